@@ -1,0 +1,75 @@
+# Flags that hold for every target, and the two functions the folders use.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(assay_flags INTERFACE)
+target_include_directories(assay_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+# -ffp-contract=off: a row's rounding is what its source says, on every machine.
+target_compile_options(assay_flags INTERFACE -Wall -Wextra -Werror=return-type -ffp-contract=off)
+if(ASSAY_SANITIZE)
+  target_compile_options(assay_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
+                                               -fno-sanitize-recover=all)
+  target_link_options(assay_flags INTERFACE -fsanitize=address,undefined)
+endif()
+if(ASSAY_CUDA)
+  target_compile_definitions(assay_flags INTERFACE ASSAY_WITH_CUDA=1)
+endif()
+
+find_package(Threads REQUIRED)
+
+# Instruction sets are rows: a file that needs one carries it in its name and is compiled with its own flags.
+function(assay_isa_flags)
+  foreach(source ${ARGN})
+    if(source MATCHES "_avx512_bf16\\.cc$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
+        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mavx512bf16;-mfma;-mavx2;-mf16c;-mprefer-vector-width=512")
+    elseif(source MATCHES "_avx512\\.cc$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
+        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mfma;-mavx2;-mf16c;-mprefer-vector-width=512")
+    elseif(source MATCHES "_avx2\\.cc$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    endif()
+  endforeach()
+endfunction()
+
+# assay_library(NAME [DEPS ...]): static library assay_NAME of this folder's *.cc (one level of subfolders too), and
+# the test program NAME_test of its *_test.cc.
+function(assay_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc */*.cc)
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_cuda\\.cc$")
+  assay_isa_flags(${sources})
+  if(sources)
+    add_library(assay_${name} STATIC ${sources})
+    target_link_libraries(assay_${name} PUBLIC assay_flags ${ARG_DEPS} Threads::Threads)
+  else()
+    add_library(assay_${name} INTERFACE)
+    target_link_libraries(assay_${name} INTERFACE assay_flags ${ARG_DEPS} Threads::Threads)
+  endif()
+  if(tests AND ASSAY_TESTS)
+    assay_test(${name}_test SOURCES ${tests} DEPS assay_${name} ${ARG_TEST_DEPS})
+  endif()
+endfunction()
+
+# assay_test(NAME SOURCES ... DEPS ...): a GoogleTest program that ctest runs from the repository root.
+function(assay_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
