@@ -1,0 +1,86 @@
+#include "backend/cpu/cpu_device.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "backend/cpu/thread_pool.h"
+
+namespace assay::cpu {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown CPU";
+}
+
+int usable_threads() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+class CpuDevice : public device::Device {
+ public:
+  explicit CpuDevice(int threads) : pool_(threads > 0 ? threads : usable_threads()) {
+    caps_.backend = device::Backend::kCpu;
+    caps_.name = cpu_name();
+    caps_.memory_bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
+    caps_.cpu = detect_features();
+    caps_.multiprocessors = pool_.threads();
+    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    caps_.cache_bytes = l3 > 0 ? static_cast<size_t>(l3) : 0;
+  }
+
+  const device::DeviceCaps& caps() const override { return caps_; }
+
+  Result<device::Buffer> allocate(size_t bytes) override {
+    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* data = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
+    if (data == nullptr) {
+      return Error{ErrorKind::kResource, "out of memory", "host", std::to_string(bytes) + " bytes refused", "", ""};
+    }
+    return device::Buffer(this, data, bytes);
+  }
+
+  void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void fill(void* to, int byte, size_t bytes) override { std::memset(to, byte, bytes); }
+  device::Stream stream() override { return {device::Backend::kCpu, &pool_}; }
+  void synchronize() override {}
+
+ private:
+  void release(void* data, size_t) override { std::free(data); }
+
+  ThreadPool pool_;
+  device::DeviceCaps caps_;
+};
+
+}  // namespace
+
+device::CpuFeatures detect_features() {
+  device::CpuFeatures features;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  features.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  features.avx512 = features.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512vbmi");
+  features.avx512_bf16 = features.avx512 && __builtin_cpu_supports("avx512bf16");
+#endif
+  return features;
+}
+
+std::unique_ptr<device::Device> make_cpu_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+
+}  // namespace assay::cpu
