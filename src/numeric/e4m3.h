@@ -42,7 +42,7 @@ ASSAY_HD constexpr uint8_t e4m3_from_float(float value) {
     result = shift_right_nearest_even(magnitude - (120u << 23), 20);
   } else if (magnitude > 0x3A800000u) {  // above 2^-10, which ties to zero: a multiple of 2^-9
     const int exponent = static_cast<int>(magnitude >> 23);
-    result = shift_right_nearest_even((magnitude & 0x007FFFFFu) | 0x00800000u, 142 - exponent);
+    result = shift_right_nearest_even((magnitude & 0x007FFFFFu) | 0x00800000u, 141 - exponent);
   }
   return static_cast<uint8_t>(sign | result);
 }
