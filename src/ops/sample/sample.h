@@ -1,0 +1,68 @@
+// sample: from logits to a token, its log-probability and the most likely alternatives, one row at a time.
+//
+// Log-probabilities are of the model, before temperature: logits - logsumexp(logits) over all `vocab` columns, fp32 (a
+// reference row may sum in fp64). Tokens come from columns [0, real_vocab) only: the rest are padding rows.
+//
+//   temperature <= 0: the largest logit, ties to the lowest id.
+//   otherwise: p = softmax(logits / temperature) over the real columns, columns sorted by falling logit, ties by rising
+//   id; top_k > 0 keeps the first k; top_p < 1 keeps the shortest prefix whose share is >= top_p; min_p > 0 keeps
+//   p >= min_p * p_max; at least one is kept. With u = uniform(seed, counter) in [0, 1), the first kept token whose
+//   running sum of p exceeds u * (sum of kept p).
+//   uniform: 53 bits of the counter-based generator in sample_random.h; the same seed and counter give the same u in any
+//   batch.
+//
+// target >= 0: nothing is sampled; token = target, and its log-probability is reported (prompt scoring).
+// A row with a NaN or +inf logit, or with no finite logit, is never sampled: token = -1, numerical_error set, and the
+// sentinel's head word gets kNonFiniteLogits.
+#pragma once
+
+#include <span>
+
+#include "ops/batch.h"
+#include "ops/impl.h"
+
+namespace assay::ops {
+
+inline constexpr int32_t kMaxTopLogprobs = 20;
+
+struct SampleParams {
+  float temperature = 0;
+  int32_t top_k = 0;  // 0: all
+  float top_p = 1;
+  float min_p = 0;
+  uint64_t seed = 0;
+  uint64_t counter = 0;      // index of the generated token in its sequence
+  int32_t top_logprobs = 0;  // how many alternatives to report, at most kMaxTopLogprobs
+  int32_t target = -1;
+};
+
+struct SampleResult {
+  int32_t token = -1;
+  float logprob = 0;
+  int32_t numerical_error = 0;
+  int32_t top_count = 0;
+  int32_t top_ids[kMaxTopLogprobs];     // by falling log-probability, ties by rising id; real columns only
+  float top_logprobs[kMaxTopLogprobs];
+};
+
+struct SampleDesc {
+  int32_t vocab = 0;
+  int32_t real_vocab = 0;
+  bool operator==(const SampleDesc&) const = default;
+};
+std::string describe(const SampleDesc& desc);
+
+struct SampleOp {
+  static constexpr std::string_view kName = "sample";
+  using Desc = SampleDesc;
+  using Weights = NoWeights;
+  struct Args {
+    int32_t rows = 0;   // R
+    ConstView logits;   // F32 [R, vocab]
+    const SampleParams* params = nullptr;  // [R]
+    SampleResult* results = nullptr;       // [R]
+  };
+  static std::span<const Impl<SampleOp>> impls();
+};
+
+}  // namespace assay::ops
