@@ -1,0 +1,37 @@
+// Engine: runs steps. What the scheduler sees of the model, the kernels and the device.
+//
+// submit() never waits and may be called again before collect(); collect() waits for the oldest step and returns its
+// result; results come in the order of submission. One thread uses an engine.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/step.h"
+
+namespace assay::engine {
+
+// Sizes fixed at load.
+struct EngineLimits {
+  int32_t context_tokens = 0;     // most positions of a sequence
+  int32_t max_step_tokens = 0;    // most tokens of a step
+  int32_t max_step_rows = 0;      // most rows of a step
+  int32_t max_step_outputs = 0;   // most outputs of a step
+  int32_t page_tokens = 0;        // positions of a KV page
+  int32_t page_count = 0;
+  int32_t state_slots = 0;        // 0: the model has no recurrent state
+  int32_t max_in_flight = 1;      // steps submitted and not collected
+  int32_t vocab_size = 0;         // token ids are below this
+};
+
+// Prefill is cut at absolute multiples of this many tokens only.
+inline constexpr int32_t kPrefillCut = 64;
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual const EngineLimits& limits() const = 0;
+  virtual void submit(Step step) = 0;
+  virtual StepResult collect() = 0;
+};
+
+}  // namespace assay::engine

@@ -1,0 +1,71 @@
+// Loop: the engine thread. Takes requests from any thread, schedules them on the engine, hands tokens to their sinks.
+//
+//   while work:  ticket = engine.submit(scheduler.schedule(now));  scheduler.update(engine.collect())
+//
+// Owner: the server or a command. submit(), cancel(), stats() are thread-safe. A cancelled request is out of the step
+// after the one in flight, and its sink gets on_finish(kCancelled). Idle: sleeps on a condition variable.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/result.h"
+#include "engine/engine.h"
+#include "scheduler/request.h"
+
+namespace assay::scheduler {
+
+struct LoopOptions {
+  int32_t max_queued = 256;   // requests waiting for a place among the running ones
+  int32_t max_running = 64;   // sequences that hold pages and state
+};
+
+// Counters since start, and gauges of now.
+struct LoopStats {
+  int64_t requests_total = 0;
+  int64_t requests_finished[4] = {};  // by FinishReason
+  int64_t requests_rejected = 0;
+  int64_t prompt_tokens_total = 0;
+  int64_t generation_tokens_total = 0;
+  int64_t steps_total = 0;
+  int64_t step_us_total = 0;
+  int64_t preemptions_total = 0;
+  int64_t non_finite_steps_total = 0;  // steps whose sentinel was raised
+  int32_t running = 0;
+  int32_t waiting = 0;
+  int32_t pages_used = 0;
+  int32_t pages_total = 0;
+  int32_t slots_used = 0;
+  int32_t slots_total = 0;
+};
+
+class Loop {
+ public:
+  Loop(engine::Engine& engine, LoopOptions options);
+  ~Loop();  // cancels what is left, joins
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // Errors: kInvalidArgument (empty prompt, an id outside the vocabulary, prompt as long as the context: got and wanted
+  // hold both numbers, or more than the page pool can ever hold), kResource (the queue is full, or draining).
+  Result<uint64_t> submit(Request request, std::shared_ptr<RequestSink> sink);
+  void cancel(uint64_t id);  // unknown or finished ids are ignored
+
+  // No new requests from now on; returns when all are done or the time is over (then true is not returned).
+  bool drain(int64_t timeout_us);
+  LoopStats stats() const;
+  const engine::EngineLimits& limits() const { return engine_.limits(); }
+
+ private:
+  struct State;
+  void run();
+
+  engine::Engine& engine_;
+  std::unique_ptr<State> state_;
+  std::thread thread_;
+};
+
+}  // namespace assay::scheduler

@@ -1,0 +1,64 @@
+// A request to generate tokens, and where its tokens go.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "ops/sample/sample.h"
+
+namespace assay::scheduler {
+
+enum class FinishReason : uint8_t {
+  kStop,            // a stop token was generated (it is the last token delivered)
+  kLength,          // max_tokens or the context is used up
+  kCancelled,       // cancel() was called, or the loop was shut down
+  kNumericalError,  // the model's logits were not finite
+};
+
+constexpr std::string_view finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kNumericalError: return "numerical_error";
+  }
+  return "?";
+}
+
+struct Request {
+  std::vector<int32_t> prompt;  // at least one token
+  int32_t max_tokens = 0;       // 0: as many as the context holds
+  std::vector<int32_t> stop_tokens;
+  float temperature = 0;
+  int32_t top_k = 0;
+  float top_p = 1;
+  float min_p = 0;
+  uint64_t seed = 0;
+  int32_t top_logprobs = 0;
+  bool prompt_logprobs = false;  // report the log-probability of every prompt token but the first
+};
+
+// One generated token. `result.token` is its id.
+struct TokenEvent {
+  int32_t index = 0;  // 0 for the first generated token
+  ops::SampleResult result;
+};
+
+struct FinishEvent {
+  FinishReason reason = FinishReason::kStop;
+  int32_t prompt_tokens = 0;
+  int32_t generated_tokens = 0;
+};
+
+// Receives what a request produces, in order: prompt log-probabilities (when asked for), tokens, one finish. Called on the
+// engine thread: implementations hand over and return.
+class RequestSink {
+ public:
+  virtual ~RequestSink() = default;
+  virtual void on_prompt_logprobs(const std::vector<ops::SampleResult>&) {}  // entry i is prompt token i + 1
+  virtual void on_token(const TokenEvent& event) = 0;
+  virtual void on_finish(const FinishEvent& event) = 0;
+};
+
+}  // namespace assay::scheduler
