@@ -1,0 +1,59 @@
+// Loading: from a checkpoint directory to an engine that can run steps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "checkpoint/config.h"
+#include "engine/engine.h"
+#include "ops/impl.h"
+
+namespace assay::engine {
+
+struct LoadOptions {
+  std::string model_directory;
+  int threads = 0;                     // CPU threads; 0: as many as the process may use
+  DType compute = DType::kBf16;        // dtype of activations and KV: kBf16, or kF32 (the oracle mode)
+  int32_t context_tokens = 0;          // most positions of a sequence; 0: what the config says
+  int32_t max_sequences = 64;          // sequences that hold pages and state at once
+  int32_t max_step_tokens = 512;
+  int64_t kv_cache_bytes = int64_t{1} << 30;  // at most; fewer if max_sequences full contexts need fewer
+  std::vector<std::pair<std::string, std::string>> forced_rows;  // op ("*": all) and row
+  std::function<void(const std::string&)> progress;  // one line per stage of the load
+};
+
+// What was loaded, for people.
+struct ModelSummary {
+  std::string architecture;
+  int64_t parameters = 0;      // values of all tensors in use, 4-bit ones counted once each
+  int64_t checkpoint_bytes = 0;
+  int64_t packed_bytes = 0;    // weights in the layouts of the chosen rows
+  int64_t kv_bytes = 0;
+  int64_t state_bytes = 0;
+  int64_t workspace_bytes = 0;
+  std::string device;
+  int threads = 0;
+};
+
+// An engine in this process.
+class LocalEngine : public Engine {
+ public:
+  virtual const checkpoint::TextConfig& config() const = 0;
+  virtual const ModelSummary& summary() const = 0;
+  // Which row runs each op, and why not the others.
+  virtual std::string explain() const = 0;
+  // Sees intermediate values of every following step; null: nobody. The caller keeps it alive.
+  virtual void set_taps(ops::Taps* taps) = 0;
+};
+
+// Errors: kCheckpoint (a file is damaged or unknown; names file, tensor or field), kUnsupported (no row for an op),
+// kInvalidArgument (an option), kResource (memory), kIo.
+Result<std::unique_ptr<LocalEngine>> load(const LoadOptions& options);
+
+}  // namespace assay::engine
