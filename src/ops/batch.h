@@ -1,7 +1,7 @@
 // What the rows of one step look like to an op: flat arrays, no requests, no policy.
 //
-// Tokens of a step are ordered: first all decode and verify rows, then all prefill rows. A token's arithmetic depends on
-// its phase, never on how the step was put together.
+// Tokens of a step are ordered: first all decode and verify rows, then all prefill rows. A token's arithmetic depends
+// on its phase, never on how the step was put together.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,19 @@ struct TokenCounts {
 // T tokens in B sequences. Pointers are to memory of the device that runs the op.
 struct BatchView {
   TokenCounts tokens;
-  int32_t sequences = 0;               // B
+  int32_t sequences = 0;                 // B
   const int32_t* query_start = nullptr;  // [B + 1] first token of each sequence's query
   const int32_t* positions = nullptr;    // [T] absolute position of each token in its sequence
   const int32_t* sequence_of = nullptr;  // [T] index of the token's sequence
-  const int32_t* page_table = nullptr;   // [B, page_table_stride] page of positions [i * page_tokens, (i+1) * page_tokens)
+  const int32_t* page_table =
+      nullptr;  // [B, page_table_stride] page of positions [i * page_tokens, (i+1) * page_tokens)
   int32_t page_table_stride = 0;
   const int32_t* state_read = nullptr;   // [B] recurrent-state slot to start from; -1: a new sequence, all zero
   const int32_t* state_write = nullptr;  // [B] slot to leave the state in; never one that this step reads
 };
 
-// KV cache of one layer. Element (page, head, token, d) of k or v is at page * page_stride + (head * page_tokens + token)
+// KV cache of one layer. Element (page, head, token, d) of k or v is at page * page_stride + (head * page_tokens +
+// token)
 // * head_dim + d. Keys are stored after norm and rotary embedding.
 struct KvCacheView {
   void* k = nullptr;

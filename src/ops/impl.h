@@ -4,8 +4,8 @@
 //   struct LinearOp { static constexpr std::string_view kName; using Desc, Weights, Args;
 //                     static std::span<const Impl<LinearOp>> impls(); };
 // Desc holds what changes which code runs and is equality comparable; `std::string describe(const Desc&)` prints it.
-// A *row* is one Impl: one implementation, in the file `<op>_<row name>.*`. `impls()` lists rows best first, reference last.
-// A *plan* is a row made ready for one Desc, bucket and set of weights.
+// A *row* is one Impl: one implementation, in the file `<op>_<row name>.*`. `impls()` lists rows best first, reference
+// last. A *plan* is a row made ready for one Desc, bucket and set of weights.
 #pragma once
 
 #include <cstdint>
@@ -74,11 +74,11 @@ class Taps {
 // How one enqueue runs.
 struct Launch {
   device::Stream stream;
-  View workspace;              // kU8 [1, bytes]: at least what workspace_bytes() said
-  Sentinel* flags = nullptr;   // null: no checks wanted
-  Taps* taps = nullptr;        // null: nobody looks
+  View workspace;                      // kU8 [1, bytes]: at least what workspace_bytes() said
+  Sentinel* flags = nullptr;           // null: no checks wanted
+  Taps* taps = nullptr;                // null: nobody looks
   const device::Comm* comm = nullptr;  // null: one rank
-  int layer = 0;               // for flags, taps and traces
+  int layer = 0;                       // for flags, taps and traces
 };
 
 template <class Args>
@@ -104,8 +104,8 @@ struct Impl {
   using Args = typename Op::Args;
   using Weights = typename Op::Weights;
 
-  const char* name;  // equals the file suffix
-  Backend backend;
+  const char* name;                // equals the file suffix
+  std::optional<Backend> backend;  // none: any, a row made of part plans
   OrderId (*order)(const Desc&);
   LayoutId (*layout)(const Desc&);  // of the op's matrix; null for ops without one. Vectors are read from the file.
   Refusal (*can_run)(const Desc&, const DeviceCaps&);

@@ -1,5 +1,5 @@
-// What reference rows share: scalar access to views of any dtype. Values are double; a store rounds once to fp32 and, for
-// bf16, from there to bf16, both to nearest even.
+// What reference rows share: scalar access to views of any dtype. Values are double; a store rounds once to fp32 and,
+// for bf16, from there to bf16, both to nearest even.
 #pragma once
 
 #include <cmath>

@@ -41,21 +41,33 @@ Result<void> Selector::force(std::string_view op, std::string_view row) {
     if (op != "*" && op != entry.op) continue;
     if (!has(entry.rows, row)) {
       if (op == "*") continue;
-      return Error{ErrorKind::kInvalidArgument, "op has no such row", "--force " + std::string(op) + "=" + std::string(row),
-                   std::string(row), "one of " + join(entry.rows), ""};
+      return Error{ErrorKind::kInvalidArgument,
+                   "op has no such row",
+                   "--force " + std::string(op) + "=" + std::string(row),
+                   std::string(row),
+                   "one of " + join(entry.rows),
+                   ""};
     }
     known_row = true;
     const auto [position, inserted] = forced_.emplace(entry.op, row);
     if (!inserted && position->second != row) {
-      return Error{ErrorKind::kInvalidArgument, "op is forced to two rows", "--force " + std::string(entry.op),
-                   std::string(row), position->second, ""};
+      return Error{ErrorKind::kInvalidArgument,
+                   "op is forced to two rows",
+                   "--force " + std::string(entry.op),
+                   std::string(row),
+                   position->second,
+                   ""};
     }
   }
   if (known_row) return {};
   std::vector<std::string_view> ops;
   for (const OpRows& entry : list) ops.push_back(entry.op);
-  return Error{ErrorKind::kInvalidArgument, "no op has such a row", "--force " + std::string(op) + "=" + std::string(row),
-               std::string(op), "one of " + join(ops), ""};
+  return Error{ErrorKind::kInvalidArgument,
+               "no op has such a row",
+               "--force " + std::string(op) + "=" + std::string(row),
+               std::string(op),
+               "one of " + join(ops),
+               ""};
 }
 
 Decision& Selector::entry(std::string_view op, std::string desc) {

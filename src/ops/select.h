@@ -1,7 +1,7 @@
 // Selector: which row runs an op, and the record of why (`--explain`).
 //
-// A row forced by `force("linear", "reference")` is used or the load fails: it never falls back. Otherwise the first row
-// of the op's list that can run. One entry per op and Desc is kept for explain().
+// A row forced by `force("linear", "reference")` is used or the load fails: it never falls back. Otherwise the first
+// row of the op's list that can run. One entry per op and Desc is kept for explain().
 //
 // Owner: the engine. Thread: the loading thread only.
 #pragma once
@@ -30,7 +30,8 @@ struct Decision {
 
 class Selector {
  public:
-  // Errors: kInvalidArgument when op or row is unknown, or the op is forced to another row already. op "*": every op that has such a row.
+  // Errors: kInvalidArgument when op or row is unknown, or the op is forced to another row already. op "*": every op
+  // that has such a row.
   Result<void> force(std::string_view op, std::string_view row);
 
   // The row for a Desc. Errors: kUnsupported with every row's refusal.
@@ -83,7 +84,7 @@ class Selector {
  private:
   template <class Op>
   static Refusal refuse(const Impl<Op>& impl, const typename Op::Desc& desc, const DeviceCaps& caps) {
-    if (impl.backend != caps.backend) return "for " + std::string(device::backend_name(impl.backend));
+    if (impl.backend && *impl.backend != caps.backend) return "for " + std::string(device::backend_name(*impl.backend));
     return impl.can_run(desc, caps);
   }
   Decision& entry(std::string_view op, std::string desc);

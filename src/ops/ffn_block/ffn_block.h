@@ -6,7 +6,8 @@
 //          x <- experts(n, ids, weights, shared, shared_scale) + x
 //
 // x [T, hidden] activation dtype is the residual stream, updated in place.
-// Taps of the composed row: "ffn_block.norm"; MoE: "router.ids" (I32), "router.weights", "router.logits" (F32), "ffn_block.shared".
+// Taps of the composed row: "ffn_block.norm"; MoE: "router.ids" (I32), "router.weights", "router.logits" (F32),
+// "ffn_block.shared".
 #pragma once
 
 #include <optional>

@@ -1,0 +1,17 @@
+#include "ops/ffn_block/ffn_block_rows.h"
+
+namespace assay::ops {
+
+std::string describe(const FfnBlockDesc& desc) {
+  std::string text;
+  if (desc.experts) text += describe(*desc.experts);
+  if (desc.mlp) text += (text.empty() ? "" : " ") + describe(desc.mlp->gate_up) + " " + describe(desc.mlp->down);
+  return text;
+}
+
+std::span<const Impl<FfnBlockOp>> FfnBlockOp::impls() {
+  static const Impl<FfnBlockOp> rows[] = {kFfnBlockComposed};
+  return rows;
+}
+
+}  // namespace assay::ops
