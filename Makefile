@@ -1,0 +1,80 @@
+# Entry points for people. CMake and Ninja do the work.
+
+JOBS ?= $(shell nproc)
+BUILD := build/release
+ASAN := build/asan
+VENV := build/venv
+HOST ?= 127.0.0.1
+PORT ?= 8000
+CLANG_FORMAT := $(or $(shell command -v clang-format-14),clang-format)
+CXX_FILES := '*.cc' '*.h' '*.cu' '*.cuh'
+SUITES := $(sort $(dir $(wildcard tests/*/test_*.py)))
+
+.PHONY: help deps build run test check test-asan format check-format check-layers unit suites clean
+
+help:
+	@echo "make run        install what is needed, build, serve models/pocket on http://$(HOST):$(PORT)"
+	@echo "make deps       install the packages that building and testing need"
+	@echo "make build      build/release/bin/assay"
+	@echo "make check      formatting, layers, unit tests: under two minutes once built"
+	@echo "make test       everything that continuous integration runs"
+	@echo "make test-asan  unit tests with AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make format     rewrite the sources in the project's format"
+
+deps:
+	@tools/install_deps.sh
+
+$(BUILD)/build.ninja:
+	cmake --preset release
+
+build: $(BUILD)/build.ninja
+	cmake --build $(BUILD) --target assay -j $(JOBS)
+
+run: deps
+	@$(MAKE) --no-print-directory build
+	@echo "Serving models/pocket. Stop with Ctrl-C. The address follows when the model is loaded."
+	@exec $(BUILD)/bin/assay serve models/pocket --host $(HOST) --port $(PORT)
+
+check: check-format check-layers unit
+
+check-format:
+	@git ls-files -z -- $(CXX_FILES) | xargs -0 -r $(CLANG_FORMAT) --dry-run --Werror
+	@echo "format: ok"
+
+check-layers:
+	@python3 tools/check_layers.py --self-test
+	@python3 tools/check_layers.py
+
+# Tests that need more than their own folder carry a label; those without one are unit tests.
+unit: $(BUILD)/build.ninja
+	cmake --build $(BUILD) -j $(JOBS)
+	ctest --test-dir $(BUILD) --output-on-failure -LE '.+' -j $(JOBS)
+
+test: deps
+	@$(MAKE) --no-print-directory check-format check-layers $(BUILD)/build.ninja
+	cmake --build $(BUILD) -j $(JOBS)
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@$(MAKE) --no-print-directory suites
+
+# The suites in Python run one after the other against the built program.
+suites: $(VENV)/installed
+	@set -e; for suite in $(SUITES); do \
+	  echo "pytest $$suite"; \
+	  ASSAY_BIN=$(abspath $(BUILD)/bin/assay) $(VENV)/bin/python -m pytest -q -p no:cacheprovider $$suite; \
+	done
+
+$(VENV)/installed: tests/api/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/api/requirements.txt
+	@touch $@
+
+test-asan:
+	cmake --preset asan
+	cmake --build $(ASAN) -j $(JOBS)
+	ctest --test-dir $(ASAN) --output-on-failure -LE '.+' -j $(JOBS)
+
+format:
+	git ls-files -z -- $(CXX_FILES) | xargs -0 -r $(CLANG_FORMAT) -i
+
+clean:
+	rm -rf build
