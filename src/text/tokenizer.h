@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,16 +54,20 @@ class Tokenizer {
  private:
   Tokenizer();
   Result<void> build(TokenizerFile file);
+  Result<void> build_model(const TokenizerFile& file);
+  Result<void> add_tokens(const TokenizerFile& file);
   void encode_stretch(std::string_view text, std::vector<int32_t>& out) const;
   void encode_words(std::string_view normalized, std::vector<int32_t>& out) const;
 
+  uint64_t serial_;  // no other tokenizer of this process has it
   bool normalize_nfc_ = false;
   std::unique_ptr<Bpe> bpe_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
   std::unique_ptr<AddedTokens> raw_added_;         // matched in the text as given
   std::unique_ptr<AddedTokens> normalized_added_;  // matched after normalisation
   std::vector<std::string> bytes_;                 // by id
-  std::vector<uint8_t> special_;                   // by id
+  std::map<std::string, int32_t, std::less<>> added_ids_;
+  std::vector<uint8_t> special_;  // by id
   std::optional<int32_t> eos_token_;
 };
 

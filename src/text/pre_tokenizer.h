@@ -1,0 +1,38 @@
+// Splits text into words by a regular expression, with PCRE2's compiler to machine code.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace assay::text {
+
+// Immutable, usable from any thread.
+class PreTokenizer {
+ public:
+  // pattern: as in tokenizer.json (Oniguruma syntax). kUnsupported if PCRE2 cannot compile it.
+  static Result<std::unique_ptr<PreTokenizer>> make(const std::string& pattern);
+  ~PreTokenizer();
+  PreTokenizer(const PreTokenizer&) = delete;
+  PreTokenizer& operator=(const PreTokenizer&) = delete;
+
+  // The pieces of well-formed UTF-8, in order and without gaps: matches, and the stretches between them ("Isolated").
+  // They point into `text`.
+  void split(std::string_view text, std::vector<std::string_view>& pieces) const;
+
+ private:
+  struct Code;
+  explicit PreTokenizer(std::unique_ptr<Code> code);
+  std::unique_ptr<Code> code_;
+};
+
+// White space is a different set in PCRE2 (which counts U+180E) and Oniguruma (which does not): \s and \S spelt out as
+// the latter's set, the Unicode property White_Space, inside and outside of brackets. Nothing if the pattern has \S
+// within brackets, which cannot be spelt out.
+std::optional<std::string> spell_out_white_space(std::string_view pattern);
+
+}  // namespace assay::text

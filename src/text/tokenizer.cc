@@ -1,0 +1,215 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <unordered_map>
+
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/nfc.h"
+#include "text/pre_tokenizer.h"
+#include "text/tokenizer_file.h"
+#include "text/utf8.h"
+
+namespace assay::text {
+namespace {
+
+// The byte alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards in order.
+std::array<char32_t, 256> byte_alphabet() {
+  std::array<char32_t, 256> letters{};
+  char32_t next = 0x100;
+  for (uint32_t b = 0; b < 256; ++b) {
+    const bool printable = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+    letters[b] = printable ? b : next++;
+  }
+  return letters;
+}
+
+// A token's bytes from its spelling; nothing if a letter is outside the alphabet.
+std::optional<std::string> spelt_bytes(const std::string& spelling, const std::unordered_map<char32_t, char>& bytes) {
+  std::string out;
+  for (const char32_t letter : to_code_points(spelling)) {
+    const auto it = bytes.find(letter);
+    if (it == bytes.end()) return std::nullopt;
+    out += it->second;
+  }
+  return out;
+}
+
+Error damaged(std::string what, std::string got) {
+  return {ErrorKind::kCheckpoint, std::move(what), "tokenizer.json", std::move(got), "", ""};
+}
+
+struct WordHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
+};
+
+// Words seen before and their ids, one for each thread so that no lock is needed.
+struct WordCache {
+  static constexpr size_t kMaxWords = 1 << 15;
+  static constexpr size_t kMaxWordBytes = 64;
+  uint64_t owner = 0;  // the tokenizer's serial number
+  std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>> ids;
+};
+
+std::atomic<uint64_t> tokenizers_made{0};
+
+}  // namespace
+
+Tokenizer::Tokenizer() : serial_(++tokenizers_made) {}
+Tokenizer::~Tokenizer() = default;
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& model_directory) {
+  ASSAY_ASSIGN(TokenizerFile file, read_tokenizer_file(model_directory));
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
+  ASSAY_TRY(tokenizer->build(std::move(file)));
+  return tokenizer;
+}
+
+Result<void> Tokenizer::build(TokenizerFile file) {
+  normalize_nfc_ = file.normalize_nfc;
+  ASSAY_ASSIGN(pre_tokenizer_, PreTokenizer::make(file.pattern));
+  int32_t size = 0;
+  for (const auto& [spelling, id] : file.vocabulary) size = std::max(size, id + 1);
+  for (const AddedToken& token : file.added) size = std::max(size, token.id + 1);
+  bytes_.resize(size);
+  special_.resize(size);
+  ASSAY_TRY(build_model(file));
+  ASSAY_TRY(add_tokens(file));
+  if (file.eos_token) {
+    eos_token_ = added_token(*file.eos_token);
+    if (!eos_token_) {
+      return Error{
+          ErrorKind::kCheckpoint, "eos_token is no added token", "tokenizer_config.json", *file.eos_token, "", ""};
+    }
+  }
+  return {};
+}
+
+Result<void> Tokenizer::build_model(const TokenizerFile& file) {
+  const auto alphabet = byte_alphabet();
+  std::unordered_map<char32_t, char> letter_bytes;
+  for (size_t b = 0; b < 256; ++b) letter_bytes[alphabet[b]] = static_cast<char>(b);
+
+  std::unordered_map<std::string, int32_t> ids;  // by bytes
+  for (const auto& [spelling, id] : file.vocabulary) {
+    auto bytes = spelt_bytes(spelling, letter_bytes);
+    if (!bytes) {
+      // Older files list their added tokens in the vocabulary too, in plain spelling.
+      const bool added = std::any_of(file.added.begin(), file.added.end(),
+                                     [&](const AddedToken& token) { return token.content == spelling; });
+      if (added) continue;
+      return damaged("a token outside the byte alphabet", spelling);
+    }
+    bytes_[id] = *bytes;
+    ids.emplace(std::move(*bytes), id);
+  }
+  std::array<int32_t, 256> byte_ids{};
+  for (size_t b = 0; b < 256; ++b) {
+    const auto it = ids.find(std::string(1, static_cast<char>(b)));
+    if (it == ids.end()) return damaged("a byte without a token", fmt::format("0x{:02x}", b));
+    byte_ids[b] = it->second;
+  }
+  bpe_ = std::make_unique<Bpe>(byte_ids);
+  for (const auto& [left, right] : file.merges) {
+    const auto left_bytes = spelt_bytes(left, letter_bytes), right_bytes = spelt_bytes(right, letter_bytes);
+    if (!left_bytes || !right_bytes) return damaged("a merge outside the byte alphabet", left + " " + right);
+    const auto l = ids.find(*left_bytes), r = ids.find(*right_bytes), both = ids.find(*left_bytes + *right_bytes);
+    if (l == ids.end() || r == ids.end() || both == ids.end()) {
+      return damaged("a merge of or into no token", left + " " + right);
+    }
+    bpe_->add_merge(l->second, r->second, both->second);
+  }
+  if (file.ignore_merges) bpe_->set_whole_words(std::move(ids));
+  return {};
+}
+
+Result<void> Tokenizer::add_tokens(const TokenizerFile& file) {
+  raw_added_ = std::make_unique<AddedTokens>();
+  normalized_added_ = std::make_unique<AddedTokens>();
+  for (const AddedToken& token : file.added) {
+    if (!added_ids_.emplace(token.content, token.id).second) return damaged("an added token twice", token.content);
+    bytes_[token.id] = token.content;
+    special_[token.id] = token.special;
+    if (token.normalized) {
+      normalized_added_->add(normalize_nfc_ ? normalize_nfc(repair_utf8(token.content)) : token.content, token.id);
+    } else {
+      raw_added_->add(token.content, token.id);
+    }
+  }
+  return {};
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
+  std::string repaired;
+  if (!is_valid_utf8(text)) {
+    repaired = repair_utf8(text);
+    text = repaired;
+  }
+  std::vector<int32_t> out;
+  out.reserve(text.size() / 3 + 8);
+  size_t at = 0;
+  while (const auto match = raw_added_->find(text, at)) {
+    encode_stretch(text.substr(at, match->begin - at), out);
+    out.push_back(match->id);
+    at = match->end;
+  }
+  encode_stretch(text.substr(at), out);
+  return out;
+}
+
+void Tokenizer::encode_stretch(std::string_view text, std::vector<int32_t>& out) const {
+  std::string normalized;
+  if (normalize_nfc_ && !is_plainly_nfc(text)) {
+    normalized = normalize_nfc(text);
+    text = normalized;
+  }
+  size_t at = 0;
+  while (const auto match = normalized_added_->find(text, at)) {
+    encode_words(text.substr(at, match->begin - at), out);
+    out.push_back(match->id);
+    at = match->end;
+  }
+  encode_words(text.substr(at), out);
+}
+
+void Tokenizer::encode_words(std::string_view normalized, std::vector<int32_t>& out) const {
+  thread_local WordCache cache;
+  thread_local std::vector<std::string_view> words;
+  if (cache.owner != serial_ || cache.ids.size() >= WordCache::kMaxWords) {
+    cache.ids.clear();
+    cache.owner = serial_;
+  }
+  words.clear();
+  pre_tokenizer_->split(normalized, words);
+  for (const std::string_view word : words) {
+    if (word.size() > WordCache::kMaxWordBytes) {
+      bpe_->encode(word, out);
+      continue;
+    }
+    auto it = cache.ids.find(word);
+    if (it == cache.ids.end()) {
+      std::vector<int32_t> ids;
+      bpe_->encode(word, ids);
+      it = cache.ids.emplace(word, std::move(ids)).first;
+    }
+    out.insert(out.end(), it->second.begin(), it->second.end());
+  }
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  if (id < 0 || id >= vocabulary_size()) return {};
+  return bytes_[id];
+}
+
+std::optional<int32_t> Tokenizer::added_token(std::string_view content) const {
+  const auto it = added_ids_.find(content);
+  if (it == added_ids_.end()) return std::nullopt;
+  return it->second;
+}
+
+bool Tokenizer::is_special(int32_t id) const { return id >= 0 && id < vocabulary_size() && special_[id] != 0; }
+
+}  // namespace assay::text
