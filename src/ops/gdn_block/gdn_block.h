@@ -1,11 +1,13 @@
 // gdn_block: one gated-delta-net mixer, norm to residual.
 //
-//   p = linear_in(rms_norm(x)), columns [q | k | v | z | b | a]
-//   x <- linear_out(rms_norm_gated(gated_delta(conv_gates(p.qkv, p.a, p.b)), p.z)) + x     (see the part ops)
+//   n = rms_norm(x);   p = linear_in(n), columns [q | k | v | z];   r = linear_gates(n), columns [b | a]
+//   x <- linear_out(rms_norm_gated(gated_delta(conv_gates(p.qkv, r.a, r.b)), p.z)) + x     (see the part ops)
+// b and a are a projection of their own because checkpoints that quantise the first leave them in bf16.
 //
 // x [T, hidden] activation dtype is the residual stream, updated in place; recurrent state is read from one slot of
 // `state` and written to another.
-// Taps of the composed row: "gdn_block.norm", ".in_proj", ".q", ".k", ".v", ".g", ".beta", ".delta", ".gated".
+// Taps of the composed row: "gdn_block.norm", ".in_proj", ".gates", ".q", ".k", ".v", ".g", ".beta", ".delta",
+// ".gated".
 #pragma once
 
 #include <span>
@@ -19,7 +21,8 @@ namespace assay::ops {
 
 struct GdnBlockDesc {
   RmsNormDesc norm;
-  LinearDesc in_proj;  // n = channels + value_heads * value_dim + 2 * value_heads
+  LinearDesc in_proj;  // n = channels + value_heads * value_dim
+  LinearDesc gates;    // n = 2 * value_heads
   ConvGatesDesc conv_gates;
   GatedDeltaDesc gated_delta;
   RmsNormDesc gated_norm;
@@ -34,6 +37,7 @@ struct GdnBlockOp {
   struct Weights {
     WeightId norm;
     WeightId in_proj;
+    WeightId gates;
     WeightId conv;
     WeightId a_log;
     WeightId dt_bias;

@@ -11,7 +11,8 @@ namespace {
 
 struct Buffers {
   View normed;   // [T, hidden]
-  View in_proj;  // [T, q | k | v | z | b | a]
+  View in_proj;  // [T, q | k | v | z]
+  View gates;    // [T, b | a]
   View q, k;     // F32 [T, key_heads * key_dim]
   View v;        // [T, value_heads * value_dim]
   View g, beta;  // F32 [T, value_heads]
@@ -26,6 +27,7 @@ Buffers carve(Workspace& workspace, const GdnBlockDesc& desc, int64_t tokens) {
   Buffers buffers;
   buffers.normed = workspace.take(activation, tokens, desc.norm.width);
   buffers.in_proj = workspace.take(activation, tokens, desc.in_proj.n);
+  buffers.gates = workspace.take(activation, tokens, desc.gates.n);
   buffers.q = workspace.take(DType::kF32, tokens, key_width);
   buffers.k = workspace.take(DType::kF32, tokens, key_width);
   buffers.v = workspace.take(activation, tokens, value_width);
@@ -41,6 +43,7 @@ size_t workspace_bytes(const GdnBlockDesc& desc, const Bucket& bucket, MakeConte
   Selector& select = context.selector;
   return counted.used() + std::max({select.workspace_bytes<RmsNormOp>(desc.norm, bucket, context),
                                     select.workspace_bytes<LinearOp>(desc.in_proj, bucket, context),
+                                    select.workspace_bytes<LinearOp>(desc.gates, bucket, context),
                                     select.workspace_bytes<ConvGatesOp>(desc.conv_gates, bucket, context),
                                     select.workspace_bytes<GatedDeltaOp>(desc.gated_delta, bucket, context),
                                     select.workspace_bytes<RmsNormOp>(desc.gated_norm, bucket, context),
@@ -57,6 +60,7 @@ class Composed : public Plan<GdnBlockOp::Args> {
     plan->desc_ = desc;
     ASSAY_ASSIGN(plan->norm_, select.plan<RmsNormOp>(desc.norm, bucket, {weights.norm}, context));
     ASSAY_ASSIGN(plan->in_proj_, select.plan<LinearOp>(desc.in_proj, bucket, {weights.in_proj}, context));
+    ASSAY_ASSIGN(plan->gates_, select.plan<LinearOp>(desc.gates, bucket, {weights.gates}, context));
     ASSAY_ASSIGN(plan->conv_gates_, select.plan<ConvGatesOp>(desc.conv_gates, bucket,
                                                              {weights.conv, weights.a_log, weights.dt_bias}, context));
     ASSAY_ASSIGN(plan->gated_delta_, select.plan<GatedDeltaOp>(desc.gated_delta, bucket, {}, context));
@@ -76,13 +80,15 @@ class Composed : public Plan<GdnBlockOp::Args> {
     tap(launch, "gdn_block.norm", buffers.normed);
     run<LinearOp>(in_proj_, {tokens, buffers.normed, {}, buffers.in_proj}, part);
     tap(launch, "gdn_block.in_proj", buffers.in_proj);
+    run<LinearOp>(gates_, {tokens, buffers.normed, {}, buffers.gates}, part);
+    tap(launch, "gdn_block.gates", buffers.gates);
 
     const int64_t channels = desc_.conv_gates.channels();
     const int64_t value_width = buffers.v.cols;
     const int64_t heads = desc_.gated_delta.value_heads;
     const View z = buffers.in_proj.columns(channels, value_width);
-    const View b = buffers.in_proj.columns(channels + value_width, heads);
-    const View a = buffers.in_proj.columns(channels + value_width + heads, heads);
+    const View b = buffers.gates.columns(0, heads);
+    const View a = buffers.gates.columns(heads, heads);
     run<ConvGatesOp>(conv_gates_,
                      {args.batch, buffers.in_proj.columns(0, channels), a, b, args.state, buffers.q, buffers.k,
                       buffers.v, buffers.g, buffers.beta},
@@ -105,6 +111,7 @@ class Composed : public Plan<GdnBlockOp::Args> {
   GdnBlockDesc desc_;
   PlanPtr<RmsNormOp> norm_;
   PlanPtr<LinearOp> in_proj_;
+  PlanPtr<LinearOp> gates_;
   PlanPtr<ConvGatesOp> conv_gates_;
   PlanPtr<GatedDeltaOp> gated_delta_;
   PlanPtr<RmsNormOp> gated_norm_;

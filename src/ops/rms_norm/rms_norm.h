@@ -42,6 +42,7 @@ struct RmsNormOp {
     ConstView x;
     ConstView z;  // kGated only
     View y;
+    const int32_t* gather = nullptr;  // row t of y is the norm of row gather[t] of x; null: of row t
   };
   static std::span<const Impl<RmsNormOp>> impls();
 };
