@@ -5,10 +5,10 @@
 //     out_i = x_i cos - x_{i+half} sin,   out_{i+half} = x_{i+half} cos + x_i sin,   the rest passes through
 //     angle = float(position) * inv_freq_i in fp32,  inv_freq_i = float(theta^(-2i / rotary_dim))
 //
-// qkv [T, heads * q_width + 2 * kv_heads * head_dim]: per query head first q (head_dim), then, when output_gate, its gate
-// (head_dim, left alone); then all k heads, then all v heads. q_width = head_dim * (output_gate ? 2 : 1).
-// q_out [T, heads * head_dim] activation dtype. Norm, rotation fp32 with one rounding at the end (q: activation dtype,
-// k: cache dtype; v is converted). The token at position p of sequence s goes to page page_table[s][p / page_tokens].
+// qkv [T, heads * q_width + 2 * kv_heads * head_dim]: per query head first q (head_dim), then, when output_gate, its
+// gate (head_dim, left alone); then all k heads, then all v heads. q_width = head_dim * (output_gate ? 2 : 1). q_out
+// [T, heads * head_dim] activation dtype. Norm, rotation fp32 with one rounding at the end (q: activation dtype, k:
+// cache dtype; v is converted). The token at position p of sequence s goes to page page_table[s][p / page_tokens].
 // Sentinel: kNonFiniteKv when a written k or v is not finite.
 // Text only: the interleaved mRoPE of Qwen3.5 with equal positions is exactly this.
 #pragma once
