@@ -1,0 +1,50 @@
+#include "state/index_pool.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "base/check.h"
+
+namespace assay::state {
+
+IndexPool::IndexPool(const char* kind, int32_t count) : kind_(kind) {
+  CHECK(count >= 0, "{} pool of {}", kind, count);
+  heap_.resize(count);
+  for (int32_t i = 0; i < count; ++i) heap_[i] = i;  // rising order is a heap
+  taken_.assign(count, 0);
+  freed_.assign(count, 0);
+  freed_list_.reserve(count);
+}
+
+int32_t IndexPool::take() {
+  if (heap_.empty()) return -1;
+  std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+  const int32_t index = heap_.back();
+  heap_.pop_back();
+  taken_[index] = 1;
+  return index;
+}
+
+void IndexPool::release(int32_t index) {
+  CHECK(is_taken(index), "{} {} released but not taken", kind_, index);
+  taken_[index] = 0;
+  if (!freed_[index]) freed_list_.push_back(index);
+  freed_[index] = 1;
+  heap_.push_back(index);
+  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+}
+
+std::vector<int32_t> IndexPool::collect_freed() {
+  std::vector<int32_t> indices = freed_list_;
+  std::sort(indices.begin(), indices.end());
+  for (const int32_t index : indices) freed_[index] = 0;
+  freed_list_.clear();
+  return indices;
+}
+
+bool IndexPool::is_taken(int32_t index) const {
+  CHECK(index >= 0 && index < total(), "{} {} of a pool of {}", kind_, index, total());
+  return taken_[index] != 0;
+}
+
+}  // namespace assay::state
