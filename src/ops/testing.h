@@ -253,6 +253,12 @@ inline double ulp(DType dtype, double value) {
   return std::ldexp(1.0, exponent - (dtype == DType::kBf16 ? 7 : 23));
 }
 
+// How far an fp32 dot product over k in the order of dot_order.h may be from the exact one: a product is rounded once
+// and then passes through ceil(k / 16) sums of its lane and 4 folds; one more rounding for a global scale.
+inline double dot_error_bound(int64_t k, double sum_of_magnitudes) {
+  return static_cast<double>((k + 15) / 16 + 6) * 0x1p-24 * sum_of_magnitudes;
+}
+
 // Keeps what was recorded, as numbers, by site.
 class RecordingTaps : public Taps {
  public:

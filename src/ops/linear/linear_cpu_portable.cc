@@ -1,0 +1,87 @@
+// linear on any CPU: outputs are split over the threads; each thread walks token tiles, and within one its weight rows
+// (portable_dot.h). Reads W once per 32 tokens. Bound by decoding for one token and by the SSE multiply-add rate for
+// many.
+#include "backend/cpu/thread_pool.h"
+#include "ops/checked_source.h"
+#include "ops/linear/linear_rows.h"
+#include "ops/portable_dot.h"
+
+namespace assay::ops {
+namespace {
+
+using portable::kRowTile;
+using portable::kTokenTile;
+
+class LinearCpuPortable : public Plan<LinearOp::Args> {
+ public:
+  LinearCpuPortable(const LinearDesc& desc, const WeightSource& source) : desc_(desc), source_(source) {}
+
+  void enqueue(const LinearOp::Args& args, const Launch& launch) const override {
+    const int64_t tokens = args.tokens.total;
+    if (tokens == 0) return;
+    CHECK(args.x.cols == desc_.k && args.y.cols == desc_.n, "linear {}: x [, {}], y [, {}]", describe(desc_),
+          args.x.cols, args.y.cols);
+    auto* x = static_cast<float*>(launch.workspace.data);
+    portable::widen(args.x, tokens, x);
+    cpu::pool_of(launch.stream)
+        .parallel_for(desc_.n, portable::row_grain(desc_.k * tokens), [&](int64_t begin, int64_t end) {
+          for (int64_t t = 0; t < tokens; t += kTokenTile) {
+            const int64_t count = std::min(kTokenTile, tokens - t);
+            cpu::with_activation(desc_.output, [&]<class Out>() { tile<Out>(args, x, t, count, begin, end); });
+          }
+        });
+  }
+
+ private:
+  // Outputs [begin, end) of tokens [first, first + count).
+  template <class Out>
+  void tile(const LinearOp::Args& args, const float* x, int64_t first, int64_t count, int64_t begin,
+            int64_t end) const {
+    const float* tokens[kTokenTile];
+    for (int64_t t = 0; t < count; ++t) tokens[t] = x + (first + t) * dot_padded(desc_.k);
+    size_t shard = 0;
+    int64_t shard_begin = 0;
+    for (int64_t n = begin; n < end;) {
+      while (n >= shard_begin + source_.matrices[shard].rows) shard_begin += source_.matrices[shard++].rows;
+      const numeric::EncodedMatrix& matrix = source_.matrices[shard];
+      const int64_t rows = std::min({kRowTile, end - n, shard_begin + matrix.rows - n});
+      portable::WeightRow tile_rows[kRowTile];
+      for (int64_t r = 0; r < rows; ++r) tile_rows[r] = {&matrix, n + r - shard_begin};
+      float dots[kRowTile * kTokenTile];
+      portable::dot_tile({tile_rows, static_cast<size_t>(rows)}, {tokens, static_cast<size_t>(count)}, desc_.k, dots);
+      const float scale = portable::global_scale(matrix);
+      for (int64_t t = 0; t < count; ++t) {
+        Out* y = args.y.row<Out>(first + t) + n;
+        const Out* residual = args.residual ? args.residual.row<Out>(first + t) + n : nullptr;
+        for (int64_t r = 0; r < rows; ++r) {
+          const Out value = cpu::from_float<Out>(dots[r * kTokenTile + t] * scale);
+          y[r] = residual == nullptr ? value : cpu::from_float<Out>(cpu::to_float(residual[r]) + cpu::to_float(value));
+        }
+      }
+      n += rows;
+    }
+  }
+
+  LinearDesc desc_;
+  const WeightSource& source_;
+};
+
+}  // namespace
+
+const Impl<LinearOp> kLinearCpuPortable{
+    .name = "cpu_portable",
+    .backend = Backend::kCpu,
+    .order = [](const LinearDesc& desc) { return dot_order(desc.format, desc.activation); },
+    .layout = [](const LinearDesc&) { return &kFileLayout; },
+    .can_run = [](const LinearDesc& desc, const DeviceCaps&) { return refuse_weight_only(desc); },
+    .workspace_bytes = [](const LinearDesc& desc, const Bucket& bucket,
+                          MakeContext&) { return portable::widened_bytes(bucket.tokens, desc.k); },
+    .make = [](const LinearDesc& desc, const Bucket&, const LinearOp::Weights& weights,
+               MakeContext& context) -> Result<PlanPtr<LinearOp>> {
+      ASSAY_ASSIGN(const WeightSource* source,
+                   checked_source(context.weights, weights.matrix, desc.n, desc.k, desc.format));
+      return PlanPtr<LinearOp>(std::make_unique<LinearCpuPortable>(desc, *source));
+    },
+};
+
+}  // namespace assay::ops

@@ -1,0 +1,56 @@
+// What the cpu_portable rows that multiply by weights share: decoding and dot products in plain C++ for any x86-64 (or
+// other) CPU. Weights are read from the checkpoint bytes in the file layout: codes and 16-bit values decode at full
+// speed from any alignment, so a packed copy would only cost memory.
+//
+// Work is done in tiles of kRowTile weight rows by kTokenTile tokens. Rows of a tile are decoded once to fp32, kChunk
+// columns at a time (8 KB, in L1), then used for all of its tokens. Order of additions: dot_order.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/cpu/convert.h"
+#include "device/view.h"
+#include "numeric/weight_format.h"
+#include "ops/dot_order.h"
+
+namespace assay::ops::portable {
+
+inline constexpr int64_t kRowTile = 4;
+inline constexpr int64_t kTokenTile = 32;
+inline constexpr int64_t kChunk = 512;  // columns; a multiple of kDotLanes
+
+// Fewest multiply-adds worth a thread of their own: handing over a piece takes a few microseconds.
+inline constexpr int64_t kMacsPerPiece = 50'000;
+
+struct WeightRow {
+  const numeric::EncodedMatrix* matrix;
+  int64_t row;
+};
+
+// Columns [first, first + count) of a row as fp32, NVFP4 without the global scale (exact). Then zeros up to a multiple
+// of kDotLanes. first: a multiple of kDotLanes.
+void decode(const WeightRow& row, int64_t first, int64_t count, float* out);
+
+// The global scale of a matrix, 1 where the format has none.
+inline float global_scale(const numeric::EncodedMatrix& matrix) {
+  return matrix.format == numeric::WeightFormat::kNvfp4 ? matrix.global_scale : 1.0f;
+}
+
+// out[r * kTokenTile + t] = dot(rows[r], tokens[t]) over k columns, without the global scale. At most kRowTile rows and
+// kTokenTile tokens; a token is dot_padded(k) floats of which those from k on are zero.
+void dot_tile(std::span<const WeightRow> rows, std::span<const float* const> tokens, int64_t k, float* out);
+
+inline size_t widened_bytes(int64_t tokens, int64_t k) {
+  return static_cast<size_t>(tokens * dot_padded(k)) * sizeof(float);
+}
+
+// Activations [T, k] as fp32 rows of dot_padded(k) floats, zero at the end.
+void widen(const device::ConstView& x, int64_t tokens, float* out);
+
+// At least one row a piece.
+inline int64_t row_grain(int64_t macs_per_row) {
+  return macs_per_row >= kMacsPerPiece ? 1 : kMacsPerPiece / macs_per_row;
+}
+
+}  // namespace assay::ops::portable
