@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "text/unicode_additions.h"
 
 namespace assay::text {
 namespace {
@@ -57,35 +58,46 @@ struct PreTokenizer::Code {
 PreTokenizer::PreTokenizer(std::unique_ptr<Code> code) : code_(std::move(code)) {}
 PreTokenizer::~PreTokenizer() = default;
 
-std::optional<std::string> spell_out_white_space(std::string_view pattern) {
+std::optional<std::string> to_pcre2_pattern(std::string_view pattern) {
   std::string out;
   bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char escaped = pattern[++i];
-      if (escaped == 's') {
-        out += in_class ? std::string(kWhiteSpace) : "[" + std::string(kWhiteSpace) + "]";
-      } else if (escaped == 'S' && in_class) {
-        return std::nullopt;
-      } else if (escaped == 'S') {
-        out += "[^" + std::string(kWhiteSpace) + "]";
-      } else {
-        (out += c) += escaped;
-      }
+  const auto add_set = [&](std::string_view set) {
+    if (in_class) {
+      out += set;
+    } else {
+      ((out += '[') += set) += ']';
+    }
+  };
+  for (size_t i = 0; i < pattern.size();) {
+    if (pattern[i] != '\\' || i + 1 == pattern.size()) {
+      if (pattern[i] == '[') in_class = true;
+      if (pattern[i] == ']') in_class = false;
+      out += pattern[i++];
       continue;
     }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    out += c;
+    const std::string_view escape = pattern.substr(i, 2), property = pattern.substr(i, 5);
+    if (in_class && (escape == "\\S" || escape == "\\P" || pattern.substr(i, 4) == "\\p{^")) return std::nullopt;
+    if (escape == "\\s") {
+      add_set(kWhiteSpace);
+    } else if (escape == "\\S") {
+      ((out += "[^") += kWhiteSpace) += ']';
+    } else if (property == "\\p{L}" || property == "\\p{M}" || property == "\\p{N}") {
+      const std::string_view added = property[3] == 'L' ? kNewLetters : property[3] == 'M' ? kNewMarks : kNewNumbers;
+      add_set(std::string(property) += added);
+      i += property.size();
+      continue;
+    } else {
+      out += escape;
+    }
+    i += 2;
   }
   return out;
 }
 
 Result<std::unique_ptr<PreTokenizer>> PreTokenizer::make(const std::string& pattern) {
-  const auto spelt = spell_out_white_space(pattern);
+  const auto spelt = to_pcre2_pattern(pattern);
   if (!spelt) {
-    return Error{ErrorKind::kUnsupported, "\\S within brackets", "pre_tokenizer pattern", pattern, "", ""};
+    return Error{ErrorKind::kUnsupported, "a negated set within brackets", "pre_tokenizer pattern", pattern, "", ""};
   }
   int error = 0;
   PCRE2_SIZE error_at = 0;

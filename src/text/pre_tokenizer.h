@@ -30,9 +30,10 @@ class PreTokenizer {
   std::unique_ptr<Code> code_;
 };
 
-// White space is a different set in PCRE2 (which counts U+180E) and Oniguruma (which does not): \s and \S spelt out as
-// the latter's set, the Unicode property White_Space, inside and outside of brackets. Nothing if the pattern has \S
-// within brackets, which cannot be spelt out.
-std::optional<std::string> spell_out_white_space(std::string_view pattern);
+// The pattern in PCRE2's terms. Two things differ from Oniguruma: \s counts U+180E, so \s and \S are spelt out as the
+// Unicode property White_Space; and its Unicode is older, so \p{L}, \p{M} and \p{N} get the newer characters
+// (unicode_additions.h). Nothing if the pattern has \S, \P or a negated \p{^..} within brackets, which cannot be spelt
+// out.
+std::optional<std::string> to_pcre2_pattern(std::string_view pattern);
 
 }  // namespace assay::text
