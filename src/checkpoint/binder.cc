@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/tensor_checks.h"
 #include "numeric/bf16.h"
+#include "numeric/decode.h"
 #include "numeric/f16.h"
 
 namespace assay::checkpoint {
@@ -190,20 +191,33 @@ Result<EncodedMatrix> Binder::expert_slice(const std::string& name, const Expert
   return matrix;
 }
 
-Result<std::vector<float>> Binder::vector(const std::string& name, const Shape& shape) {
+Result<numeric::EncodedMatrix> Binder::dense(const std::string& name, const Shape& shape, int64_t rows) {
   ASSAY_ASSIGN(const TensorInfo* tensor, require(name, shape_text(shape)));
   if (!plain_format(tensor->dtype)) {
     return tensor_error(*tensor, "wrong dtype", std::string(dtype_name(tensor->dtype)), "BF16, F16 or F32");
   }
   ASSAY_TRY(check_shape(*tensor, shape));
-  std::vector<float> values(tensor->bytes.size() / dtype_bytes(tensor->dtype));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = load_element(*tensor, static_cast<int64_t>(i));
-    if (!std::isfinite(values[i])) {
-      return tensor_error(*tensor, "value is not finite", fmt::format("{} at index {}", values[i], i), "finite values");
-    }
+  const auto count = static_cast<int64_t>(tensor->bytes.size() / dtype_bytes(tensor->dtype));
+  CHECK(rows > 0 && count % rows == 0, "{} values in {} rows", count, rows);
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = load_element(*tensor, i);
+    if (std::isfinite(value)) continue;
+    return tensor_error(*tensor, "value is not finite", fmt::format("{} at index {}", value, i), "finite values");
   }
   consume(*tensor);
+  numeric::EncodedMatrix matrix;
+  matrix.name = tensor->name;
+  matrix.format = *plain_format(tensor->dtype);
+  matrix.rows = rows;
+  matrix.cols = count / rows;
+  matrix.data = tensor->bytes;
+  return matrix;
+}
+
+Result<std::vector<float>> Binder::vector(const std::string& name, const Shape& shape) {
+  ASSAY_ASSIGN(const numeric::EncodedMatrix matrix, dense(name, shape, 1));
+  std::vector<float> values(static_cast<size_t>(matrix.cols));
+  numeric::decode_row(matrix, 0, values.data());
   return values;
 }
 

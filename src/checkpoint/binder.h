@@ -38,6 +38,9 @@ class Binder {
  public:
   Binder(const Checkpoint& checkpoint, QuantisationHints hints);
 
+  // Prefix of the text model's tensors.
+  std::string text_prefix() const { return checkpoint::text_prefix(checkpoint_); }
+
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
 
   // The matrix [rows, cols] stored as base.weight with its siblings. KV-cache scales beside it (base.k_scale,
@@ -51,6 +54,9 @@ class Binder {
   // Im]); BF16, F16 or F32. finish() refuses a fused tensor of which rows were left; taking more rows than there are is
   // a CHECK.
   Result<numeric::EncodedMatrix> expert_slice(const std::string& name, const ExpertSlice& slice);
+
+  // A small tensor of exactly this shape, all values finite, seen as `rows` rows; BF16, F16 or F32.
+  Result<numeric::EncodedMatrix> dense(const std::string& name, const Shape& shape, int64_t rows);
 
   // Small tensors as floats, of exactly this shape (a conv1d weight is {channels, 1, width}); BF16, F16 or F32.
   Result<std::vector<float>> vector(const std::string& name, const Shape& shape);
