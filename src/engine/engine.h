@@ -12,15 +12,15 @@ namespace assay::engine {
 
 // Sizes fixed at load.
 struct EngineLimits {
-  int32_t context_tokens = 0;     // most positions of a sequence
-  int32_t max_step_tokens = 0;    // most tokens of a step
-  int32_t max_step_rows = 0;      // most rows of a step
-  int32_t max_step_outputs = 0;   // most outputs of a step
-  int32_t page_tokens = 0;        // positions of a KV page
+  int32_t context_tokens = 0;    // most positions of a sequence
+  int32_t max_step_tokens = 0;   // most tokens of a step
+  int32_t max_step_rows = 0;     // most rows of a step
+  int32_t max_step_outputs = 0;  // most outputs of a step
+  int32_t page_tokens = 0;       // positions of a KV page
   int32_t page_count = 0;
-  int32_t state_slots = 0;        // 0: the model has no recurrent state
-  int32_t max_in_flight = 1;      // steps submitted and not collected
-  int32_t vocab_size = 0;         // token ids are below this
+  int32_t state_slots = 0;    // 0: the model has no recurrent state
+  int32_t max_in_flight = 1;  // steps submitted and not collected
+  int32_t vocab_size = 0;     // token ids are below this
 };
 
 // Prefill is cut at absolute multiples of this many tokens only.

@@ -18,22 +18,23 @@ namespace assay::engine {
 
 struct LoadOptions {
   std::string model_directory;
-  int threads = 0;                     // CPU threads; 0: as many as the process may use
-  DType compute = DType::kBf16;        // dtype of activations and KV: kBf16, or kF32 (the oracle mode)
-  int32_t context_tokens = 0;          // most positions of a sequence; 0: what the config says
-  int32_t max_sequences = 64;          // sequences that hold pages and state at once
+  int threads = 0;               // CPU threads; 0: as many as the process may use
+  DType compute = DType::kBf16;  // dtype of activations and KV: kBf16, or kF32 (the oracle mode)
+  int32_t context_tokens = 0;    // most positions of a sequence; 0: what the config says
+  int32_t max_sequences = 64;    // sequences that hold pages and state at once
   int32_t max_step_tokens = 512;
-  int64_t kv_cache_bytes = int64_t{1} << 30;  // at most; fewer if max_sequences full contexts need fewer
+  int64_t kv_cache_bytes = int64_t{512} << 20;  // at most; fewer if max_sequences full contexts need fewer
+  int32_t real_vocab = 0;                       // token ids from here on are padding rows, never sampled; 0: none are
   std::vector<std::pair<std::string, std::string>> forced_rows;  // op ("*": all) and row
-  std::function<void(const std::string&)> progress;  // one line per stage of the load
+  std::function<void(const std::string&)> progress;              // one line per stage of the load
 };
 
 // What was loaded, for people.
 struct ModelSummary {
   std::string architecture;
-  int64_t parameters = 0;      // values of all tensors in use, 4-bit ones counted once each
+  int64_t parameters = 0;  // values of all tensors in use, 4-bit ones counted once each
   int64_t checkpoint_bytes = 0;
-  int64_t packed_bytes = 0;    // weights in the layouts of the chosen rows
+  int64_t packed_bytes = 0;  // weights in the layouts of the chosen rows
   int64_t kv_bytes = 0;
   int64_t state_bytes = 0;
   int64_t workspace_bytes = 0;

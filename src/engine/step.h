@@ -1,5 +1,5 @@
-// A step: one forward pass over rows of several sequences, as plain data. It can be logged, replayed, or sent to another
-// process; it holds no pointers and no requests.
+// A step: one forward pass over rows of several sequences, as plain data. It can be logged, replayed, or sent to
+// another process; it holds no pointers and no requests.
 //
 // Invariants a step must hold (the engine CHECKs them):
 //   rows are ordered decode and verify first, then prefill;

@@ -51,6 +51,7 @@ using Refusal = std::optional<std::string>;
 struct Bucket {
   int32_t tokens = 0;
   int32_t sequences = 0;
+  int32_t outputs = 0;  // tokens whose logits are wanted
   bool operator==(const Bucket&) const = default;
 };
 

@@ -1,0 +1,168 @@
+#include "engine/load.h"
+
+#include <algorithm>
+
+#include "backend/cpu/cpu_device.h"
+#include "checkpoint/binder.h"
+#include "engine/local_engine.h"
+#include "models/make_model.h"
+
+namespace assay::engine {
+namespace {
+
+constexpr int32_t kPageTokens = 64;
+constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of the logits of one step, at most
+
+Error bad_option(const std::string& option, const std::string& got, const std::string& wanted) {
+  return Error{ErrorKind::kInvalidArgument, "impossible option", option, got, wanted, ""};
+}
+
+class Loader {
+ public:
+  explicit Loader(const LoadOptions& options) : options_(options) {}
+
+  Result<std::unique_ptr<LocalEngine>> load() {
+    ASSAY_TRY(check_options());
+    ASSAY_TRY(open());
+    ASSAY_TRY(bind());
+    ASSAY_TRY(size());
+    ASSAY_TRY(make_plans());
+    ASSAY_TRY(allocate());
+    summarise();
+    return make_local_engine(std::move(parts_));
+  }
+
+ private:
+  void say(const std::string& line) const {
+    if (options_.progress) options_.progress(line);
+  }
+
+  Result<void> check_options() const {
+    if (options_.compute != DType::kBf16 && options_.compute != DType::kF32) {
+      return bad_option("compute", std::string(dtype_name(options_.compute)), "BF16 or F32");
+    }
+    if (options_.max_sequences < 1)
+      return bad_option("max_sequences", std::to_string(options_.max_sequences), "at least 1");
+    if (options_.max_step_tokens < kPrefillCut) {
+      return bad_option("max_step_tokens", std::to_string(options_.max_step_tokens),
+                        "at least " + std::to_string(kPrefillCut));
+    }
+    if (options_.context_tokens < 0)
+      return bad_option("context_tokens", std::to_string(options_.context_tokens), "above 0");
+    return {};
+  }
+
+  Result<void> open() {
+    ASSAY_ASSIGN(parts_.config, checkpoint::load_text_config(options_.model_directory));
+    ASSAY_ASSIGN(checkpoint::Checkpoint opened, checkpoint::Checkpoint::open(options_.model_directory));
+    parts_.checkpoint = std::make_unique<checkpoint::Checkpoint>(std::move(opened));
+    say(fmt::format("{}: {} tensors, {:.1f} MB, {}", options_.model_directory, parts_.checkpoint->tensors().size(),
+                    static_cast<double>(parts_.checkpoint->total_bytes()) / 1e6, parts_.config.model_type));
+    return {};
+  }
+
+  Result<void> bind() {
+    parts_.device = cpu::make_cpu_device(options_.threads);
+    parts_.weights = std::make_unique<WeightStore>(*parts_.device);
+    parts_.selector = std::make_unique<ops::Selector>();
+    for (const auto& [op, row] : options_.forced_rows) ASSAY_TRY(parts_.selector->force(op, row));
+    ASSAY_ASSIGN(checkpoint::QuantisationHints hints, checkpoint::load_quantisation_hints(options_.model_directory));
+    checkpoint::Binder binder(*parts_.checkpoint, std::move(hints));
+    WeightStore& store = *parts_.weights;
+    ASSAY_ASSIGN(parts_.model,
+                 models::make_model(
+                     parts_.config, binder, [&](ops::WeightSource source) { return store.add(std::move(source)); },
+                     options_.compute));
+    return {};
+  }
+
+  Result<void> size() {
+    EngineLimits& limits = parts_.limits;
+    const models::StateShape& shape = parts_.model->state_shape();
+    limits.context_tokens = static_cast<int32_t>(parts_.config.max_positions);
+    if (options_.context_tokens > 0) limits.context_tokens = options_.context_tokens;
+    limits.max_step_tokens = options_.max_step_tokens;
+    limits.max_step_rows = std::min(options_.max_sequences, options_.max_step_tokens);
+    limits.vocab_size = static_cast<int32_t>(parts_.config.vocab_size);
+    const int64_t logit_rows = kLogitsBytes / (parts_.config.vocab_size * static_cast<int64_t>(sizeof(float)));
+    limits.max_step_outputs = static_cast<int32_t>(
+        std::clamp<int64_t>(logit_rows, limits.max_step_rows, std::max(limits.max_step_tokens, limits.max_step_rows)));
+    limits.page_tokens = kPageTokens;
+    const int64_t pages_per_sequence = (limits.context_tokens + kPageTokens - 1) / kPageTokens;
+    const int64_t page_bytes = models_page_bytes(shape);
+    const int64_t wanted = pages_per_sequence * options_.max_sequences;
+    const int64_t fitting = page_bytes == 0 ? wanted : options_.kv_cache_bytes / page_bytes;
+    limits.page_count = static_cast<int32_t>(std::min(wanted, fitting));
+    if (limits.page_count < pages_per_sequence) {
+      return bad_option("kv_cache_bytes", std::to_string(options_.kv_cache_bytes),
+                        fmt::format("at least {} for one sequence of {} tokens", pages_per_sequence * page_bytes,
+                                    limits.context_tokens));
+    }
+    const bool recurrent = std::count(shape.layers.begin(), shape.layers.end(), models::StateKind::kRecurrent) > 0;
+    limits.state_slots = recurrent ? 2 * options_.max_sequences : 0;  // one to read and one to write
+    limits.max_in_flight = 1;
+    return {};
+  }
+
+  int64_t models_page_bytes(const models::StateShape& shape) const {
+    return StateMemory::page_bytes(shape, kPageTokens, options_.compute);
+  }
+
+  Result<void> make_plans() {
+    const EngineLimits& limits = parts_.limits;
+    ops::MakeContext context{parts_.device->caps(), *parts_.weights, *parts_.selector};
+    const ops::Bucket bucket{limits.max_step_tokens, limits.max_step_rows, limits.max_step_outputs};
+    ASSAY_ASSIGN(parts_.forward, parts_.model->plan(bucket, context));
+    const auto vocab = static_cast<int32_t>(parts_.config.vocab_size);
+    const int32_t real = options_.real_vocab > 0 ? std::min(options_.real_vocab, vocab) : vocab;
+    const ops::SampleDesc sample{vocab, real};
+    ASSAY_ASSIGN(parts_.sample, parts_.selector->plan<ops::SampleOp>(sample, bucket, {}, context));
+    const size_t workspace = std::max(parts_.model->workspace_bytes(bucket, context),
+                                      parts_.selector->workspace_bytes<ops::SampleOp>(sample, bucket, context));
+    ASSAY_ASSIGN(parts_.workspace, parts_.device->allocate(std::max<size_t>(workspace, 256)));
+    say(fmt::format("weights packed: {:.1f} MB", static_cast<double>(parts_.weights->packed_bytes()) / 1e6));
+    return {};
+  }
+
+  Result<void> allocate() {
+    const EngineLimits& limits = parts_.limits;
+    device::Device& device = *parts_.device;
+    const auto outputs = static_cast<size_t>(limits.max_step_outputs);
+    const size_t layers = parts_.model->state_shape().layers.size();
+    ASSAY_ASSIGN(parts_.state,
+                 StateMemory::make(device, parts_.model->state_shape(),
+                                   {limits.page_tokens, limits.page_count, limits.state_slots}, options_.compute));
+    ASSAY_ASSIGN(parts_.arrays, StepArrays::make(device, limits));
+    ASSAY_ASSIGN(parts_.logits, device.allocate(outputs * static_cast<size_t>(limits.vocab_size) * sizeof(float)));
+    ASSAY_ASSIGN(parts_.sample_params, device.allocate(outputs * sizeof(ops::SampleParams)));
+    ASSAY_ASSIGN(parts_.sample_results, device.allocate(outputs * sizeof(ops::SampleResult)));
+    ASSAY_ASSIGN(parts_.sentinel, device.allocate((layers + 1) * sizeof(uint32_t)));
+    return {};
+  }
+
+  void summarise() {
+    ModelSummary& summary = parts_.summary;
+    const models::StateShape& shape = parts_.model->state_shape();
+    summary.architecture = parts_.config.model_type;
+    summary.parameters = parts_.weights->parameters();
+    summary.checkpoint_bytes = static_cast<int64_t>(parts_.checkpoint->total_bytes());
+    summary.packed_bytes = static_cast<int64_t>(parts_.weights->packed_bytes());
+    summary.kv_bytes = models_page_bytes(shape) * parts_.limits.page_count;
+    summary.state_bytes = StateMemory::slot_bytes(shape, options_.compute) * parts_.limits.state_slots;
+    summary.workspace_bytes = static_cast<int64_t>(parts_.workspace.bytes() + parts_.logits.bytes());
+    summary.device = parts_.device->caps().name;
+    summary.threads = parts_.device->caps().multiprocessors;
+    say(fmt::format("KV cache {:.0f} MB ({} pages of {} tokens), recurrent state {:.0f} MB ({} slots), {} threads",
+                    static_cast<double>(summary.kv_bytes) / 1e6, parts_.limits.page_count, parts_.limits.page_tokens,
+                    static_cast<double>(summary.state_bytes) / 1e6, parts_.limits.state_slots, summary.threads));
+  }
+
+  const LoadOptions& options_;
+  EngineParts parts_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LocalEngine>> load(const LoadOptions& options) { return Loader(options).load(); }
+
+}  // namespace assay::engine

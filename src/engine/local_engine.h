@@ -1,0 +1,42 @@
+// The engine of this process: one device, one model, steps run in order of submission.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "engine/load.h"
+#include "engine/state_memory.h"
+#include "engine/step_arrays.h"
+#include "engine/weight_store.h"
+#include "models/model.h"
+#include "ops/sample/sample.h"
+#include "ops/select.h"
+
+namespace assay::engine {
+
+// Everything load() makes. Members in order of construction; later ones refer to earlier ones.
+struct EngineParts {
+  checkpoint::TextConfig config;
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint;
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<WeightStore> weights;
+  std::unique_ptr<ops::Selector> selector;
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<models::ForwardPlan> forward;
+  ops::PlanPtr<ops::SampleOp> sample;
+  StateMemory state;
+  StepArrays arrays;
+  device::Buffer workspace;
+  device::Buffer logits;         // F32 [max_step_outputs, vocab]
+  device::Buffer sample_params;  // [max_step_outputs]
+  device::Buffer sample_results;
+  device::Buffer sentinel;  // [layers + 1] words
+  EngineLimits limits;
+  ModelSummary summary;
+};
+
+std::unique_ptr<LocalEngine> make_local_engine(EngineParts parts);
+
+}  // namespace assay::engine
