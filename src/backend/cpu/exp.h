@@ -16,8 +16,13 @@ inline float fast_exp(float x) {
   constexpr float kLn2High = 0.693359375f;  // exact in 10 bits
   constexpr float kLn2Low = -2.12194440e-4f;
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer held in the low bits
-  x = x < -105.0f ? -105.0f : x;           // e^-105 rounds to 0
-  x = x > 89.0f ? 89.0f : x;               // e^89 overflows
+  // |x| to at most 105, past which results are 0 and infinity; on the bits, because a float comparison keeps gcc from
+  // vectorising (it could trap). NaNs pass.
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const int32_t magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
+  constexpr int32_t kLimit = 0x42d20000;  // 105.0f
+  const int32_t clamped = (magnitude > kLimit) & (magnitude <= 0x7f800000) ? kLimit : magnitude;
+  x = std::bit_cast<float>((bits & 0x80000000u) | static_cast<uint32_t>(clamped));
   const float shifted = x * kLog2e + kRounder;
   const float n = shifted - kRounder;
   const float r = (x - n * kLn2High) - n * kLn2Low;
