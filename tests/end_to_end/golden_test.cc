@@ -1,0 +1,254 @@
+// pocket against Hugging Face: fp32 goldens of the dequantised weights (models/pocket/golden).
+//
+// `f32` is the oracle mode and must agree to 2e-3 in every logit; the default bf16 mode must stay within four times the
+// published noise of computing in bf16 (models/pocket/README.md: KL 9e-7 on answers, 2.2e-5 on stories).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/safetensors.h"
+#include "end_to_end/sequence_runner.h"
+
+namespace assay {
+namespace {
+
+using engine::Phase;
+using testing::RecordingTaps;
+using testing::SequenceRunner;
+
+constexpr double kGreedyMargin = 0.01;  // nats
+constexpr char kPocket[] = "models/pocket";
+
+struct Golden {
+  nlohmann::json prompts;
+  nlohmann::json router_top4;  // of prompt 0: [layer][token][4], sorted
+  checkpoint::SafetensorsFile tensors;
+
+  std::span<const float> tensor(const std::string& name) const {
+    const checkpoint::TensorInfo* info = nullptr;
+    for (const auto& candidate : tensors.tensors()) {
+      if (candidate.name == name) info = &candidate;
+    }
+    CHECK(info != nullptr && info->dtype == DType::kF32, "golden tensor {}", name);
+    return {reinterpret_cast<const float*>(info->bytes.data()), info->bytes.size() / sizeof(float)};
+  }
+};
+
+const Golden& golden() {
+  static const Golden instance = [] {
+    std::ifstream file(std::string(kPocket) + "/golden/golden.json");
+    const auto json = nlohmann::json::parse(file);
+    return Golden{json["prompts"], json["router_top4_prompt0"],
+                  checkpoint::SafetensorsFile::open(std::string(kPocket) + "/golden/golden.safetensors").value()};
+  }();
+  return instance;
+}
+
+std::unique_ptr<engine::LocalEngine> load_pocket(DType compute, const std::string& row) {
+  engine::LoadOptions options;
+  options.model_directory = kPocket;
+  options.compute = compute;
+  options.max_sequences = 1;
+  if (!row.empty()) options.forced_rows = {{"*", row}};
+  return engine::load(options).value();
+}
+
+std::vector<double> log_softmax(std::span<const float> logits) {
+  double largest = -INFINITY;
+  for (float logit : logits) largest = std::max(largest, static_cast<double>(logit));
+  double sum = 0;
+  for (float logit : logits) sum += std::exp(logit - largest);
+  std::vector<double> result;
+  for (float logit : logits) result.push_back(logit - largest - std::log(sum));
+  return result;
+}
+
+double kl(std::span<const float> wanted_logits, std::span<const float> got_logits) {
+  const auto wanted = log_softmax(wanted_logits);
+  const auto got = log_softmax(got_logits);
+  double sum = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) sum += std::exp(wanted[i]) * (wanted[i] - got[i]);
+  return sum;
+}
+
+// KL over the 20 tokens the golden lists and one bucket for all others: at most the full one.
+double kl_top20(const nlohmann::json& top, std::span<const float> logits) {
+  const auto got = log_softmax(logits);
+  double sum = 0, wanted_rest = 1, got_rest = 1;
+  for (size_t i = 0; i < top["ids"].size(); ++i) {
+    const double wanted_lp = top["logprobs"][i];
+    const double got_lp = got[top["ids"][i].get<size_t>()];
+    sum += std::exp(wanted_lp) * (wanted_lp - got_lp);
+    wanted_rest -= std::exp(wanted_lp);
+    got_rest -= std::exp(got_lp);
+  }
+  // Below the goldens' five decimals the rest says nothing.
+  if (wanted_rest > 1e-3 && got_rest > 0) sum += wanted_rest * std::log(wanted_rest / got_rest);
+  return sum;
+}
+
+// The logits of one prompt: of its last four tokens, then of every greedy token's predecessor, the golden tokens forced.
+struct PromptLogits {
+  RecordingTaps taps;
+  size_t rows = 0;
+  std::span<const float> last(size_t index) { return site().row(index); }
+  std::span<const float> greedy(size_t index) { return site().row(3 + index); }
+  int head_layer = 0;
+
+ private:
+  const RecordingTaps::Site& site() { return taps.site("logits", head_layer); }
+};
+
+void run_prompt(engine::LocalEngine& engine, const nlohmann::json& prompt, PromptLogits& out) {
+  const std::vector<int32_t> ids = prompt["input_ids"];
+  const std::vector<int32_t> greedy = prompt["greedy_ids"];
+  out.head_layer = static_cast<int>(engine.config().num_layers);
+  engine.set_taps(&out.taps);
+  SequenceRunner runner(engine);
+  runner.run(ids, Phase::kPrefill, engine::kPrefillCut * 8, ids.size() - 4);
+  runner.run(std::span(greedy).first(greedy.size() - 1), Phase::kVerify, 512, 0);
+  engine.set_taps(nullptr);
+}
+
+// Greedy tokens wherever the golden's own margin decides.
+void expect_greedy(const nlohmann::json& prompt, PromptLogits& logits) {
+  const auto& top = prompt["greedy_top20"];
+  for (size_t step = 0; step < top.size(); ++step) {
+    const double margin = top[step]["logprobs"][0].get<double>() - top[step]["logprobs"][1].get<double>();
+    if (margin <= kGreedyMargin) continue;
+    const auto row = logits.greedy(step);
+    const auto best = std::max_element(row.begin(), row.end()) - row.begin();
+    EXPECT_EQ(best, prompt["greedy_ids"][step].get<int64_t>()) << prompt["id"] << " step " << step << " margin " << margin;
+  }
+}
+
+struct Worst {
+  double logit = 0;
+  double kl = 0;
+};
+
+void check_f32_prompt(engine::LocalEngine& engine, size_t index, Worst& worst) {
+  const auto& prompt = golden().prompts[index];
+  PromptLogits logits;
+  run_prompt(engine, prompt, logits);
+  const auto wanted = golden().tensor("p" + std::to_string(index) + ".logits_last4");
+  const size_t vocab = wanted.size() / 4;
+  for (size_t r = 0; r < 4; ++r) {
+    const auto want = wanted.subspan(r * vocab, vocab);
+    const auto got = logits.last(r);
+    for (size_t i = 0; i < vocab; ++i) worst.logit = std::max(worst.logit, std::abs(static_cast<double>(want[i]) - got[i]));
+    worst.kl = std::max(worst.kl, kl(want, got));
+  }
+  expect_greedy(prompt, logits);
+  if (index != 0) return;
+  for (size_t layer = 0; layer < golden().router_top4.size(); ++layer) {
+    const auto& site = logits.taps.site("router.ids", static_cast<int>(layer));
+    const auto& tokens = golden().router_top4[layer];
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      std::vector<int> ids(site.row(t).begin(), site.row(t).end());
+      std::sort(ids.begin(), ids.end());
+      EXPECT_EQ(ids, tokens[t].get<std::vector<int>>()) << "layer " << layer << " token " << t;
+    }
+  }
+}
+
+TEST(Golden, PortableRowsInF32) {
+  const auto engine = load_pocket(DType::kF32, "cpu_portable");
+  Worst worst;
+  for (size_t i = 0; i < golden().prompts.size(); ++i) check_f32_prompt(*engine, i, worst);
+  std::printf("portable f32: max logit difference %.2e, max KL %.2e\n", worst.logit, worst.kl);
+  EXPECT_LE(worst.logit, 2e-3);
+  EXPECT_LE(worst.kl, 1e-6);
+}
+
+TEST(Golden, ReferenceRowsInF32) {
+  const auto engine = load_pocket(DType::kF32, "reference");
+  Worst worst;
+  int prompts = 0;
+  for (size_t i = 0; i < golden().prompts.size(); ++i) {
+    if (golden().prompts[i]["input_ids"].size() > 200) continue;
+    check_f32_prompt(*engine, i, worst);
+    ++prompts;
+  }
+  std::printf("reference f32: %d prompts, max logit difference %.2e, max KL %.2e\n", prompts, worst.logit, worst.kl);
+  EXPECT_GE(prompts, 15);
+  EXPECT_LE(worst.logit, 2e-3);
+  EXPECT_LE(worst.kl, 1e-6);
+}
+
+// Every layer's output of prompt 0, so that a failure above names its layer.
+TEST(Golden, HiddenStatesOfPromptZero) {
+  const auto engine = load_pocket(DType::kF32, "cpu_portable");
+  PromptLogits logits;
+  run_prompt(*engine, golden().prompts[0], logits);
+  const auto compare = [&](const std::string& tensor, const std::string& site, int layer, size_t rows_wanted) {
+    const auto wanted = golden().tensor(tensor);
+    const auto& got = logits.taps.site(site, layer);
+    ASSERT_GE(got.values.size(), wanted.size()) << tensor;
+    ASSERT_EQ(wanted.size() / static_cast<size_t>(got.cols), rows_wanted) << tensor;
+    double worst = 0;
+    for (size_t i = 0; i < wanted.size(); ++i) worst = std::max(worst, std::abs(static_cast<double>(wanted[i]) - got.values[i]));
+    EXPECT_LE(worst, 1e-4) << tensor;
+  };
+  const size_t tokens = golden().prompts[0]["input_ids"].size();
+  compare("p0.embed", "embed", 0, tokens);
+  for (int layer = 0; layer < 6; ++layer) compare("p0.layer" + std::to_string(layer), "layer", layer, tokens);
+}
+
+// bf16 routes as fp32 does wherever fp32's gap between the k-th and the next logit exceeds one bf16 step.
+void expect_same_routes(PromptLogits& f32, PromptLogits& bf16, int layers, int64_t& compared) {
+  for (int layer = 0; layer < layers; ++layer) {
+    const auto& logits = f32.taps.site("router.logits", layer);
+    const auto& wanted = f32.taps.site("router.ids", layer);
+    const auto& got = bf16.taps.site("router.ids", layer);
+    ASSERT_EQ(wanted.rows(), got.rows());
+    for (size_t t = 0; t < wanted.rows(); ++t) {
+      std::vector<float> sorted(logits.row(t).begin(), logits.row(t).end());
+      std::sort(sorted.rbegin(), sorted.rend());
+      const auto k = static_cast<size_t>(wanted.cols);
+      const double step = std::ldexp(1.0, std::ilogb(std::max(std::abs(sorted[k - 1]), std::abs(sorted[k]))) - 7);
+      if (sorted[k - 1] - sorted[k] <= step) continue;
+      std::vector<float> a(wanted.row(t).begin(), wanted.row(t).end()), b(got.row(t).begin(), got.row(t).end());
+      std::sort(a.begin(), a.end());
+      std::sort(b.begin(), b.end());
+      EXPECT_EQ(a, b) << "layer " << layer << " token " << t;
+      ++compared;
+    }
+  }
+}
+
+TEST(Golden, DefaultBf16StaysWithinTheNoiseFloor) {
+  const auto f32 = load_pocket(DType::kF32, "");
+  const auto bf16 = load_pocket(DType::kBf16, "");
+  double sums[2] = {}, counts[2] = {};  // answers, stories
+  int64_t routes = 0;
+  for (size_t i = 0; i < golden().prompts.size(); ++i) {
+    const auto& prompt = golden().prompts[i];
+    PromptLogits oracle, logits;
+    run_prompt(*f32, prompt, oracle);
+    run_prompt(*bf16, prompt, logits);
+    const int kind = prompt["id"].get<std::string>().starts_with("story") ? 1 : 0;
+    const auto wanted = golden().tensor("p" + std::to_string(i) + ".logits_last4");
+    const size_t vocab = wanted.size() / 4;
+    for (size_t r = 0; r < 4; ++r) {
+      if (kind == 0 && r < 3) continue;  // the prompt's own tokens are no answer
+      sums[kind] += kl(wanted.subspan(r * vocab, vocab), logits.last(r));
+      ++counts[kind];
+    }
+    for (size_t step = 1; step < prompt["greedy_top20"].size(); ++step) {
+      sums[kind] += kl_top20(prompt["greedy_top20"][step], logits.greedy(step));
+      ++counts[kind];
+    }
+    expect_same_routes(oracle, logits, static_cast<int>(f32->config().num_layers), routes);
+  }
+  std::printf("bf16: mean KL answers %.2e (%g tokens), stories %.2e (%g tokens); %ld routes compared\n",
+              sums[0] / counts[0], counts[0], sums[1] / counts[1], counts[1], static_cast<long>(routes));
+  EXPECT_LE(sums[0] / counts[0], 4 * 9e-7);
+  EXPECT_LE(sums[1] / counts[1], 4 * 2.2e-5);
+  EXPECT_GT(routes, 10000);
+}
+
+}  // namespace
+}  // namespace assay
