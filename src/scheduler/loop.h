@@ -1,9 +1,12 @@
 // Loop: the engine thread. Takes requests from any thread, schedules them on the engine, hands tokens to their sinks.
 //
-//   while work:  ticket = engine.submit(scheduler.schedule(now));  scheduler.update(engine.collect())
+//   while work:  engine.submit(scheduler.schedule()) as often as steps may be in flight;
+//   scheduler.update(engine.collect())
 //
-// Owner: the server or a command. submit(), cancel(), stats() are thread-safe. A cancelled request is out of the step
-// after the one in flight, and its sink gets on_finish(kCancelled). Idle: sleeps on a condition variable.
+// Owner: the server or a command; the engine outlives the loop, and holds no step of it afterwards. submit(), cancel(),
+// drain() and stats() are thread-safe, and sinks may call them but drain(): no lock is held while a sink runs. A
+// cancelled request is out of the step after those in flight, and its sink gets on_finish(kCancelled). Idle: sleeps on
+// a condition variable.
 #pragma once
 
 #include <condition_variable>
@@ -19,8 +22,11 @@
 namespace assay::scheduler {
 
 struct LoopOptions {
-  int32_t max_queued = 256;   // requests waiting for a place among the running ones
-  int32_t max_running = 64;   // sequences that hold pages and state
+  // Requests waiting for a place among the running ones: open ones beyond max_running, so that whether one is refused
+  // does not depend on how soon the engine thread wakes. Scarce pages can make more of the open ones wait.
+  int32_t max_queued = 256;
+  // Sequences that hold pages and state; fewer where state slots are fewer than two for each.
+  int32_t max_running = 64;
 };
 
 // Counters since start, and gauges of now.
@@ -35,7 +41,7 @@ struct LoopStats {
   int64_t preemptions_total = 0;
   int64_t non_finite_steps_total = 0;  // steps whose sentinel was raised
   int32_t running = 0;
-  int32_t waiting = 0;
+  int32_t waiting = 0;  // preempted ones too
   int32_t pages_used = 0;
   int32_t pages_total = 0;
   int32_t slots_used = 0;
@@ -50,11 +56,13 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
 
   // Errors: kInvalidArgument (empty prompt, an id outside the vocabulary, prompt as long as the context: got and wanted
-  // hold both numbers, or more than the page pool can ever hold), kResource (the queue is full, or draining).
+  // hold both numbers, more than the page pool can ever hold, a parameter out of range, prompt_logprobs where a step
+  // has too few outputs), kResource (the queue is full, or draining). max_tokens beyond the context ends with kLength
+  // there.
   Result<uint64_t> submit(Request request, std::shared_ptr<RequestSink> sink);
   void cancel(uint64_t id);  // unknown or finished ids are ignored
 
-  // No new requests from now on; returns when all are done or the time is over (then true is not returned).
+  // No new requests from now on; returns true when all are done, false when the time is over first.
   bool drain(int64_t timeout_us);
   LoopStats stats() const;
   const engine::EngineLimits& limits() const { return engine_.limits(); }

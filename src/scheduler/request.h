@@ -18,10 +18,14 @@ enum class FinishReason : uint8_t {
 
 constexpr std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kNumericalError: return "numerical_error";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kNumericalError:
+      return "numerical_error";
   }
   return "?";
 }
@@ -51,8 +55,8 @@ struct FinishEvent {
   int32_t generated_tokens = 0;
 };
 
-// Receives what a request produces, in order: prompt log-probabilities (when asked for), tokens, one finish. Called on the
-// engine thread: implementations hand over and return.
+// Receives what a request produces, in order: prompt log-probabilities (when asked for), tokens, one finish. Called on
+// the engine thread: implementations hand over and return.
 class RequestSink {
  public:
   virtual ~RequestSink() = default;

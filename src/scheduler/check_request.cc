@@ -1,0 +1,63 @@
+#include <algorithm>
+#include <cmath>
+
+#include "scheduler/scheduler.h"
+
+namespace assay::scheduler {
+namespace {
+
+Error invalid(std::string where, std::string what, std::string got, std::string wanted) {
+  return {ErrorKind::kInvalidArgument, std::move(what), std::move(where), std::move(got), std::move(wanted), ""};
+}
+
+Result<void> check_prompt(const Request& request, const engine::EngineLimits& limits) {
+  if (request.prompt.empty()) return invalid("prompt", "empty prompt", "0 tokens", "at least 1 token");
+  for (const int32_t token : request.prompt) {
+    if (token < 0 || token >= limits.vocab_size) {
+      return invalid("prompt", "token id outside the vocabulary", std::to_string(token),
+                     fmt::format("0 to {}", limits.vocab_size - 1));
+    }
+  }
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  if (prompt_tokens >= limits.context_tokens) {
+    return invalid("prompt", "prompt does not leave room for a token in the context",
+                   fmt::format("{} tokens", prompt_tokens),
+                   fmt::format("at most {} tokens", limits.context_tokens - 1));
+  }
+  return {};
+}
+
+// The last generated token is never run, so it needs no position.
+Result<void> check_pages(const Request& request, const engine::EngineLimits& limits) {
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const int64_t context = std::min<int64_t>(prompt_tokens + std::max(request.max_tokens, 1), limits.context_tokens);
+  const int64_t pool_tokens = static_cast<int64_t>(limits.page_count) * limits.page_tokens;
+  if (context - 1 <= pool_tokens) return {};
+  return invalid("prompt", "prompt and generated tokens exceed the whole pool of KV pages",
+                 fmt::format("{} positions", context - 1), fmt::format("at most {} positions", pool_tokens));
+}
+
+}  // namespace
+
+Result<void> check_request(const Request& request, const engine::EngineLimits& limits) {
+  ASSAY_TRY(check_prompt(request, limits));
+  if (request.max_tokens < 0) {
+    return invalid("max_tokens", "negative number of tokens", std::to_string(request.max_tokens), "0 or more");
+  }
+  if (request.top_logprobs < 0 || request.top_logprobs > ops::kMaxTopLogprobs) {
+    return invalid("top_logprobs", "number of alternatives out of range", std::to_string(request.top_logprobs),
+                   fmt::format("0 to {}", ops::kMaxTopLogprobs));
+  }
+  if (!std::isfinite(request.temperature) || !std::isfinite(request.top_p) || !std::isfinite(request.min_p)) {
+    return invalid("temperature, top_p, min_p", "sampling parameter is not finite",
+                   fmt::format("{}, {}, {}", request.temperature, request.top_p, request.min_p), "finite numbers");
+  }
+  const int32_t unit_tokens = std::min<int32_t>(static_cast<int32_t>(request.prompt.size()), engine::kPrefillCut);
+  if (request.prompt_logprobs && unit_tokens > limits.max_step_outputs) {
+    return invalid("prompt_logprobs", "a step of this engine holds too few outputs to score a prompt",
+                   fmt::format("{} outputs", unit_tokens), fmt::format("at most {} outputs", limits.max_step_outputs));
+  }
+  return check_pages(request, limits);
+}
+
+}  // namespace assay::scheduler

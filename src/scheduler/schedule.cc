@@ -1,0 +1,178 @@
+// The planning half of Scheduler: admission, what goes into a step, preemption.
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/scheduler.h"
+
+namespace assay::scheduler {
+
+using engine::kPrefillCut;
+using engine::Step;
+using engine::StepRow;
+using engine::TokenSource;
+
+std::optional<Step> Scheduler::schedule() {
+  if (in_flight() >= limits_.max_in_flight) return std::nullopt;
+  admit();
+  Plan plan{limits_.max_step_tokens, limits_.max_step_rows, limits_.max_step_outputs, {}};
+  std::vector<Sequence*> units = by_last_service(false);
+  bool unit_planned = false;
+  if (unit_blocked_) {
+    for (size_t i = 0; i < units.size() && !unit_planned; ++i) unit_planned = extend(plan, *units[i]);
+  }
+  for (Sequence* sequence : by_last_service(true)) extend(plan, *sequence);
+  // Unit by unit in turn: a long prompt shares the step with short ones.
+  unit_blocked_ = !units.empty() && !unit_planned;
+  while (!units.empty()) {
+    std::erase_if(units, [&](Sequence* sequence) { return !extend(plan, *sequence); });
+    if (!units.empty()) unit_blocked_ = false;
+  }
+  if (plan.rows.empty()) return std::nullopt;
+  return emit(plan);
+}
+
+// In order of arrival, while the pages suffice for all tokens that the admitted ones know, and for one more page each:
+// the watermark that keeps a newcomer from being preempted at once. Alone, a sequence needs no watermark.
+void Scheduler::admit() {
+  while (!waiting_.empty() && running() < max_running_) {
+    Sequence& sequence = *waiting_.front();
+    const int32_t wanted = pages_.pages_for(sequence.known_tokens()) + pages_promised() + running();
+    if (!running_.empty() && wanted > pages_.free()) return;
+    waiting_.pop_front();
+    sequence.stage = Stage::kRunning;
+    running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence,
+                                     [](const Sequence* a, const Sequence* b) { return a->id < b->id; }),
+                    &sequence);
+  }
+}
+
+// Pages that running sequences will take for tokens they already know.
+int32_t Scheduler::pages_promised() const {
+  int32_t count = 0;
+  for (const Sequence* sequence : running_) {
+    const int32_t missing = pages_.pages_for(sequence->known_tokens()) - static_cast<int32_t>(sequence->pages.size());
+    if (sequence->stage == Stage::kRunning) count += std::max(missing, 0);
+  }
+  return count;
+}
+
+std::vector<Sequence*> Scheduler::by_last_service(bool decoding) const {
+  std::vector<Sequence*> sequences;
+  for (Sequence* sequence : running_) {
+    if (sequence->runnable() && sequence->decoding() == decoding) sequences.push_back(sequence);
+  }
+  std::stable_sort(sequences.begin(), sequences.end(),
+                   [](const Sequence* a, const Sequence* b) { return a->last_step < b->last_step; });
+  return sequences;
+}
+
+// Plans one more unit of the sequence: its decode token, or up to the next cut of its prompt or replay. False: the
+// phase ends, or something is short.
+bool Scheduler::extend(Plan& plan, Sequence& sequence) {
+  if (sequence.stage != Stage::kRunning) return false;
+  const int32_t begin = sequence.submitted + sequence.planned_tokens;
+  int32_t end = std::min((begin / kPrefillCut + 1) * kPrefillCut, sequence.phase_end());
+  if (sequence.phase() == engine::Phase::kVerify) end = std::min(end, begin + plan.tokens_left);
+  if (begin >= end || end - begin > plan.tokens_left) return false;
+  const int32_t outputs = sequence.targets_in(begin, end) + (sequence.samples_at(end) ? 1 : 0);
+  if (outputs > plan.outputs_left) return false;
+  const bool opens_row = sequence.planned_tokens == 0;
+  if (opens_row && plan.rows_left == 0) return false;
+  if (opens_row && slots_.total() > 0 && slots_.free() == 0) return false;
+  if (!ensure_pages(sequence, end)) return false;
+  if (opens_row) {
+    if (slots_.total() > 0) sequence.planned_slot = slots_.allocate();
+    --plan.rows_left;
+    plan.rows.push_back(&sequence);
+  }
+  sequence.planned_tokens += end - begin;
+  plan.tokens_left -= end - begin;
+  plan.outputs_left -= outputs;
+  return true;
+}
+
+// Takes pages until the sequence has them for [0, positions), preempting later arrivals. False: not in this step.
+bool Scheduler::ensure_pages(Sequence& sequence, int32_t positions) {
+  const int32_t missing = pages_.pages_for(positions) - static_cast<int32_t>(sequence.pages.size());
+  if (missing <= 0) return true;
+  while (pages_.free() < missing) {
+    // One that is leaving gives its pages back soon: no need for another victim yet.
+    for (const Sequence* other : running_) {
+      if (other->stage == Stage::kPreempted) return false;
+    }
+    Sequence* victim = running_.back();
+    if (victim == &sequence) return false;
+    preempt(*victim);
+  }
+  return pages_.allocate(missing, sequence.pages);
+}
+
+void Scheduler::preempt(Sequence& sequence) {
+  sequence.stage = Stage::kPreempted;
+  if (!sequence.pages.empty()) ++preemptions_;  // else it had not begun, and only goes back to its place in the queue
+  release_when_idle(sequence);
+}
+
+Step Scheduler::emit(Plan& plan) {
+  std::stable_partition(plan.rows.begin(), plan.rows.end(),
+                        [](const Sequence* sequence) { return sequence->phase() != engine::Phase::kPrefill; });
+  Step step;
+  step.id = ++next_step_;
+  StepInFlight record;
+  record.id = step.id;
+  for (Sequence* sequence : plan.rows) emit_row(step, record, *sequence);
+  step.freed_pages = pages_.collect_freed();
+  step.freed_slots = slots_.collect_freed();
+  in_flight_.push_back(std::move(record));
+  return step;
+}
+
+void Scheduler::emit_row(Step& step, StepInFlight& record, Sequence& sequence) {
+  const Request& request = sequence.request;
+  const int32_t begin = sequence.submitted;
+  const int32_t end = begin + sequence.planned_tokens;
+  const int32_t prompt_tokens = sequence.prompt_tokens();
+  const int32_t page_count = pages_.pages_for(end);
+  const int32_t first_token = static_cast<int32_t>(step.tokens.size());
+  const int32_t first_output = static_cast<int32_t>(step.outputs.size());
+  step.rows.push_back({sequence.id, sequence.phase(), first_token, end - begin, begin,
+                       static_cast<int32_t>(step.pages.size()), page_count, sequence.state_slot,
+                       sequence.planned_slot});
+  step.pages.insert(step.pages.end(), sequence.pages.begin(), sequence.pages.begin() + page_count);
+
+  ops::SampleParams params{request.temperature,  request.top_k,
+                           request.top_p,        request.min_p,
+                           request.seed,         static_cast<uint64_t>(sequence.known_tokens() - prompt_tokens),
+                           request.top_logprobs, -1};
+  const int32_t targets_end = sequence.targets_requested + sequence.targets_in(begin, end);
+  for (int32_t position = begin; position < end; ++position) {
+    if (position < prompt_tokens) {
+      step.tokens.push_back(TokenSource::literal(request.prompt[position]));
+    } else if (position < sequence.replay_until) {
+      step.tokens.push_back(TokenSource::literal(sequence.generated[position - prompt_tokens]));
+    } else {
+      step.tokens.push_back(sequence.newest);
+    }
+    if (position >= sequence.targets_requested && position < targets_end) {
+      ops::SampleParams target = params;
+      target.target = request.prompt[position + 1];
+      step.outputs.push_back({first_token + position - begin, target});
+    }
+  }
+  sequence.targets_requested = targets_end;
+  if (sequence.samples_at(end)) {
+    sequence.newest = TokenSource::of(step.id, static_cast<int32_t>(step.outputs.size()));
+    step.outputs.push_back({first_token + end - begin - 1, params});
+    ++sequence.pending;
+  }
+  record.rows.push_back(
+      {&sequence, sequence.state_slot, first_output, static_cast<int32_t>(step.outputs.size()) - first_output});
+  sequence.state_slot = sequence.planned_slot;
+  sequence.planned_slot = -1;
+  sequence.planned_tokens = 0;
+  sequence.submitted = end;
+  sequence.last_step = step.id;
+  ++sequence.rows_in_flight;
+}
+
+}  // namespace assay::scheduler

@@ -1,0 +1,155 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace assay::scheduler {
+namespace {
+
+// A running sequence keeps one slot and takes another per row; with one per sequence to spare no row waits for a slot
+// when nothing is in flight.
+int32_t running_limit(const engine::EngineLimits& limits, int32_t max_running) {
+  if (limits.state_slots == 0) return max_running;
+  return std::min(max_running, limits.state_slots / 2);
+}
+
+int32_t generation_limit(const Request& request, const engine::EngineLimits& limits) {
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const int64_t pool_tokens = static_cast<int64_t>(limits.page_count) * limits.page_tokens;
+  // Without a wish of the request the pool is a limit like the context; the last token needs no position in it.
+  const int64_t room = std::min<int64_t>(limits.context_tokens, pool_tokens + 1) - prompt_tokens;
+  return static_cast<int32_t>(request.max_tokens > 0 ? std::min<int64_t>(request.max_tokens, room) : room);
+}
+
+bool arrived_before(const Sequence* a, const Sequence* b) { return a->id < b->id; }
+
+}  // namespace
+
+Scheduler::Scheduler(const engine::EngineLimits& limits, int32_t max_running)
+    : limits_(limits),
+      pages_(limits.page_count, limits.page_tokens),
+      slots_(limits.state_slots),
+      max_running_(running_limit(limits, max_running)) {
+  CHECK(max_running > 0, "max_running {}", max_running);
+  CHECK(limits.max_step_tokens >= engine::kPrefillCut, "steps of {} tokens hold no prefill unit of {}",
+        limits.max_step_tokens, engine::kPrefillCut);
+  CHECK(limits.max_step_rows > 0 && limits.max_step_outputs > 0 && limits.max_in_flight > 0, "{} rows, {} outputs, {}",
+        limits.max_step_rows, limits.max_step_outputs, limits.max_in_flight);
+  CHECK(limits.state_slots == 0 || limits.state_slots >= 2, "{} state slots", limits.state_slots);
+}
+
+void Scheduler::add(uint64_t id, Request request) {
+  CHECK(id > last_id_, "request {} after {}", id, last_id_);
+  const Result<void> possible = check_request(request, limits_);
+  CHECK(possible.ok(), "request {}: {}", id, possible.error().message());
+  last_id_ = id;
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = id;
+  sequence->max_generated = generation_limit(request, limits_);
+  sequence->request = std::move(request);
+  waiting_.push_back(sequence.get());
+  sequences_.emplace(id, std::move(sequence));
+  ++open_;
+}
+
+std::optional<Event> Scheduler::cancel(uint64_t id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || found->second->stage == Stage::kFinished) return std::nullopt;
+  Event event = finish(*found->second, FinishReason::kCancelled);
+  release_when_idle(*found->second);
+  return event;
+}
+
+std::vector<Event> Scheduler::update(const engine::StepResult& result) {
+  CHECK(!in_flight_.empty(), "result of step {} with no step in flight", result.id);
+  const StepInFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  CHECK(result.id == step.id, "result of step {}, expected {}", result.id, step.id);
+  std::vector<Event> events;
+  for (const RowInFlight& row : step.rows) {
+    Sequence& sequence = *row.sequence;
+    CHECK(row.first_output + row.output_count <= static_cast<int32_t>(result.outputs.size()), "step {} has {} outputs",
+          result.id, result.outputs.size());
+    --sequence.rows_in_flight;
+    if (row.state_read >= 0) slots_.release(row.state_read);
+    for (int32_t i = 0; i < row.output_count; ++i) {
+      take_output(sequence, result.outputs[row.first_output + i], events);
+    }
+    release_when_idle(sequence);
+  }
+  return events;
+}
+
+void Scheduler::take_output(Sequence& sequence, const ops::SampleResult& result, std::vector<Event>& events) {
+  if (sequence.stage == Stage::kFinished) return;
+  const Request& request = sequence.request;
+  if (result.numerical_error != 0) {
+    events.push_back(finish(sequence, FinishReason::kNumericalError));
+    return;
+  }
+  const int32_t targets = request.prompt_logprobs ? sequence.prompt_tokens() - 1 : 0;
+  if (static_cast<int32_t>(sequence.prompt_logprobs.size()) < targets) {
+    sequence.prompt_logprobs.push_back(result);
+    return;
+  }
+  const int32_t index = static_cast<int32_t>(sequence.generated.size());
+  if (request.prompt_logprobs && index == 0) {
+    events.push_back({sequence.id, PromptLogprobsEvent{sequence.prompt_logprobs}});
+  }
+  sequence.generated.push_back(result.token);
+  --sequence.pending;
+  if (sequence.pending == 0) sequence.newest = engine::TokenSource::literal(result.token);
+  events.push_back({sequence.id, TokenEvent{index, result}});
+  const auto& stops = request.stop_tokens;
+  if (std::find(stops.begin(), stops.end(), result.token) != stops.end()) {
+    events.push_back(finish(sequence, FinishReason::kStop));
+  } else if (index + 1 == sequence.max_generated) {
+    events.push_back(finish(sequence, FinishReason::kLength));
+  }
+}
+
+Event Scheduler::finish(Sequence& sequence, FinishReason reason) {
+  std::erase(running_, &sequence);
+  std::erase(waiting_, &sequence);
+  sequence.stage = Stage::kFinished;
+  --open_;
+  return {sequence.id, FinishEvent{reason, sequence.prompt_tokens(), static_cast<int32_t>(sequence.generated.size())}};
+}
+
+// Ends kFinished and kPreempted once no step, in flight or being planned, refers to the sequence.
+void Scheduler::release_when_idle(Sequence& sequence) {
+  if (sequence.rows_in_flight > 0 || sequence.planned_tokens > 0) return;
+  if (sequence.stage != Stage::kFinished && sequence.stage != Stage::kPreempted) return;
+  pages_.release(sequence.pages);
+  sequence.pages.clear();
+  if (sequence.state_slot >= 0) slots_.release(sequence.state_slot);
+  sequence.state_slot = -1;
+  if (sequence.stage == Stage::kFinished) {
+    sequences_.erase(sequence.id);
+    return;
+  }
+  CHECK(sequence.pending == 0, "sequence {} preempted with {} tokens pending", sequence.id, sequence.pending);
+  sequence.stage = Stage::kWaiting;
+  sequence.submitted = 0;
+  sequence.replay_until = sequence.known_tokens();
+  std::erase(running_, &sequence);
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &sequence, arrived_before), &sequence);
+}
+
+int64_t Scheduler::pages_held() const {
+  int64_t count = 0;
+  for (const auto& [id, sequence] : sequences_) count += static_cast<int64_t>(sequence->pages.size());
+  return count;
+}
+
+int64_t Scheduler::slots_held() const {
+  int64_t count = 0;
+  for (const auto& [id, sequence] : sequences_) count += sequence->state_slot >= 0;
+  for (const StepInFlight& step : in_flight_) {
+    for (const RowInFlight& row : step.rows) count += row.state_read >= 0;
+  }
+  return count;
+}
+
+}  // namespace assay::scheduler

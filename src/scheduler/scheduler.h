@@ -1,0 +1,130 @@
+// Scheduler: which rows the next step holds. Pure policy: one thread, no clock, no device; the same calls give the same
+// steps.
+//
+// A step takes, in this order: one token of every sequence that decodes; then units of at most kPrefillCut tokens in
+// turn, from the sequences still in their prompt (prefill rows, cut at absolute multiples of kPrefillCut only) or
+// replaying generated tokens (verify rows). Whoever was served longest ago comes first. A step that left no room for a
+// unit makes the next one plan a unit first, so neither kind starves the other.
+//
+// Admission is in order of arrival. Pages are taken as positions need them; when none is free the latest admitted
+// sequence is preempted: once no step in flight refers to it, it gives back pages and slots and waits at its old place
+// in the queue. Later it recomputes its prompt as prefill and its generated tokens as verify rows, which gives the same
+// bits. A sequence never preempts an earlier one, so the earliest always advances, and so does every one in its time.
+//
+// State slots: each row reads the slot that the sequence's row before wrote, and writes a free one; collecting a row
+// releases the slot that it read. Hence no slot is written that a step in flight reads or writes, and a step can be run
+// again.
+//
+// update() delivers what a result holds. Rows of a finished sequence that are still in flight are discarded then; its
+// pages and slots come back when the last of them is collected.
+//
+// Owner: the loop, or a test.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine.h"
+#include "scheduler/request.h"
+#include "scheduler/sequence.h"
+#include "state/page_pool.h"
+#include "state/slot_pool.h"
+
+namespace assay::scheduler {
+
+struct PromptLogprobsEvent {
+  std::vector<ops::SampleResult> results;  // entry i is prompt token i + 1
+};
+
+// What a request produced: prompt log-probabilities once before the first token when asked for, tokens, one finish.
+struct Event {
+  uint64_t id = 0;
+  std::variant<PromptLogprobsEvent, TokenEvent, FinishEvent> what;
+};
+
+// Whether an engine with these limits can ever serve the request. Errors: as Loop::submit(), but for the queue.
+Result<void> check_request(const Request& request, const engine::EngineLimits& limits);
+
+class Scheduler {
+ public:
+  // Needs a step that holds one prefill unit, and two state slots where the model has recurrent state.
+  Scheduler(const engine::EngineLimits& limits, int32_t max_running);
+
+  // Ids rise from call to call. The request has passed check_request().
+  void add(uint64_t id, Request request);
+  // The finish event, or nothing when the id is unknown or finished.
+  std::optional<Event> cancel(uint64_t id);
+
+  // The next step, already counted as in flight: submit it. Nothing when no row can run before a collect or an add().
+  std::optional<engine::Step> schedule();
+  // Takes the result of the oldest step in flight.
+  std::vector<Event> update(const engine::StepResult& result);
+
+  int32_t in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
+  int32_t running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  // Requests added and not finished.
+  int32_t open() const { return open_; }
+  // Sequences that can hold pages and state at once.
+  int32_t max_running() const { return max_running_; }
+  int64_t preemptions() const { return preemptions_; }
+  const state::PagePool& pages() const { return pages_; }
+  const state::SlotPool& slots() const { return slots_; }
+  // Page and slot indices held by sequences, counted one by one; equals what the pools call used, or something leaked.
+  int64_t pages_held() const;
+  int64_t slots_held() const;
+
+ private:
+  struct RowInFlight {
+    Sequence* sequence = nullptr;
+    int32_t state_read = -1;
+    int32_t first_output = 0;
+    int32_t output_count = 0;
+  };
+  struct StepInFlight {
+    uint64_t id = 0;
+    std::vector<RowInFlight> rows;
+  };
+  // What a step being planned still has room for.
+  struct Plan {
+    int32_t tokens_left = 0;
+    int32_t rows_left = 0;
+    int32_t outputs_left = 0;
+    std::vector<Sequence*> rows;
+  };
+
+  void admit();
+  int32_t pages_promised() const;
+  std::vector<Sequence*> by_last_service(bool decoding) const;
+  bool extend(Plan& plan, Sequence& sequence);
+  bool ensure_pages(Sequence& sequence, int32_t positions);
+  void preempt(Sequence& sequence);
+  engine::Step emit(Plan& plan);
+  void emit_row(engine::Step& step, StepInFlight& record, Sequence& sequence);
+
+  void take_output(Sequence& sequence, const ops::SampleResult& result, std::vector<Event>& events);
+  Event finish(Sequence& sequence, FinishReason reason);
+  void release_when_idle(Sequence& sequence);
+
+  const engine::EngineLimits limits_;
+  state::PagePool pages_;
+  state::SlotPool slots_;
+  int32_t max_running_ = 0;
+  std::map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by arrival; also finished ones with rows in flight
+  std::vector<Sequence*> running_;                           // by arrival
+  std::deque<Sequence*> waiting_;                            // by arrival
+  std::deque<StepInFlight> in_flight_;
+  uint64_t next_step_ = 0;
+  uint64_t last_id_ = 0;
+  int32_t open_ = 0;
+  int64_t preemptions_ = 0;
+  bool unit_blocked_ = false;  // the step before had no room for any unit of prefill or replay
+};
+
+}  // namespace assay::scheduler
