@@ -89,7 +89,8 @@ double kl_top20(const nlohmann::json& top, std::span<const float> logits) {
   return sum;
 }
 
-// The logits of one prompt: of its last four tokens, then of every greedy token's predecessor, the golden tokens forced.
+// The logits of one prompt: of its last four tokens, then of every greedy token's predecessor, the golden tokens
+// forced.
 struct PromptLogits {
   RecordingTaps taps;
   size_t rows = 0;
@@ -120,7 +121,8 @@ void expect_greedy(const nlohmann::json& prompt, PromptLogits& logits) {
     if (margin <= kGreedyMargin) continue;
     const auto row = logits.greedy(step);
     const auto best = std::max_element(row.begin(), row.end()) - row.begin();
-    EXPECT_EQ(best, prompt["greedy_ids"][step].get<int64_t>()) << prompt["id"] << " step " << step << " margin " << margin;
+    EXPECT_EQ(best, prompt["greedy_ids"][step].get<int64_t>())
+        << prompt["id"] << " step " << step << " margin " << margin;
   }
 }
 
@@ -138,7 +140,8 @@ void check_f32_prompt(engine::LocalEngine& engine, size_t index, Worst& worst) {
   for (size_t r = 0; r < 4; ++r) {
     const auto want = wanted.subspan(r * vocab, vocab);
     const auto got = logits.last(r);
-    for (size_t i = 0; i < vocab; ++i) worst.logit = std::max(worst.logit, std::abs(static_cast<double>(want[i]) - got[i]));
+    for (size_t i = 0; i < vocab; ++i)
+      worst.logit = std::max(worst.logit, std::abs(static_cast<double>(want[i]) - got[i]));
     worst.kl = std::max(worst.kl, kl(want, got));
   }
   expect_greedy(prompt, logits);
@@ -189,7 +192,8 @@ TEST(Golden, HiddenStatesOfPromptZero) {
     ASSERT_GE(got.values.size(), wanted.size()) << tensor;
     ASSERT_EQ(wanted.size() / static_cast<size_t>(got.cols), rows_wanted) << tensor;
     double worst = 0;
-    for (size_t i = 0; i < wanted.size(); ++i) worst = std::max(worst, std::abs(static_cast<double>(wanted[i]) - got.values[i]));
+    for (size_t i = 0; i < wanted.size(); ++i)
+      worst = std::max(worst, std::abs(static_cast<double>(wanted[i]) - got.values[i]));
     EXPECT_LE(worst, 1e-4) << tensor;
   };
   const size_t tokens = golden().prompts[0]["input_ids"].size();

@@ -39,15 +39,18 @@ class RecordingTaps : public ops::Taps {
  private:
   static float element(const ops::ConstView& view, int64_t row, int64_t col) {
     switch (view.dtype) {
-      case DType::kF32: return view.row<float>(row)[col];
-      case DType::kI32: return static_cast<float>(view.row<int32_t>(row)[col]);
+      case DType::kF32:
+        return view.row<float>(row)[col];
+      case DType::kI32:
+        return static_cast<float>(view.row<int32_t>(row)[col]);
       case DType::kBf16: {
         const uint32_t bits = static_cast<uint32_t>(view.row<uint16_t>(row)[col]) << 16;
         float value;
         std::memcpy(&value, &bits, sizeof(value));
         return value;
       }
-      default: CHECK(false, "tap of {}", dtype_name(view.dtype));
+      default:
+        CHECK(false, "tap of {}", dtype_name(view.dtype));
     }
   }
   std::map<std::pair<std::string, int>, Site> sites_;
@@ -58,8 +61,8 @@ class SequenceRunner {
  public:
   explicit SequenceRunner(engine::LocalEngine& engine) : engine_(engine) {}
 
-  // Runs the tokens in steps of at most `piece` tokens (for prefill a multiple of 64); asks for the outputs of all tokens from
-  // index `outputs_from` on.
+  // Runs the tokens in steps of at most `piece` tokens (for prefill a multiple of 64); asks for the outputs of all
+  // tokens from index `outputs_from` on.
   std::vector<ops::SampleResult> run(std::span<const int32_t> tokens, engine::Phase phase, int32_t piece,
                                      size_t outputs_from, const ops::SampleParams& params = {}) {
     std::vector<ops::SampleResult> results;
