@@ -176,6 +176,22 @@ TEST_F(BinderTest, Vectors) {
               HasSubstr("none: tensor is missing: got nothing, wanted [2]"));
 }
 
+TEST_F(BinderTest, DenseTensorsAsMatrices) {
+  Binder& binder = bind([&](SafetensorsWriter& writer) {
+    writer.add_bf16("conv", {2, 1, 3}, {1, 2, 3, 4, 5, 6});
+    writer.add_f16("infinite", {2}, {1, std::numeric_limits<float>::infinity()});
+  });
+  const auto conv = binder.dense("conv", {2, 1, 3}, 2);
+  ASSERT_TRUE(conv.ok()) << conv.error().message();
+  EXPECT_EQ(conv->format, WeightFormat::kBf16);
+  EXPECT_EQ(conv->rows, 2);
+  std::vector<float> out(3);
+  numeric::decode_row(*conv, 1, out.data());
+  EXPECT_THAT(out, ElementsAre(4, 5, 6));
+  EXPECT_THAT(binder.dense("infinite", {2}, 1).error().message(), HasSubstr("got inf at index 1"));
+  EXPECT_EQ(binder.text_prefix(), "model.");
+}
+
 TEST_F(BinderTest, FusedExpertsAreCoveredByTheirSlices) {
   const int64_t experts = 2, rows = 4, cols = 2;
   std::vector<float> values(experts * rows * cols);

@@ -1,5 +1,6 @@
-// Weights of any format as numbers, one row at a time, straight from the file's bytes. For reference rows and tests
-// only: a fast row that used this would be checked against itself.
+// Weights of any format as numbers, one row at a time, straight from the file's bytes. For reference rows, tests and
+// the small vectors that every row receives as floats: a fast row that decoded its matrices with this would be checked
+// against itself.
 #pragma once
 
 #include <cstdint>
