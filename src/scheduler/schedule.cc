@@ -32,18 +32,26 @@ std::optional<Step> Scheduler::schedule() {
 }
 
 // In order of arrival, while the pages suffice for all tokens that the admitted ones know, and for one more page each:
-// the watermark that keeps a newcomer from being preempted at once. Alone, a sequence needs no watermark.
+// the watermark that keeps a newcomer from being preempted at once. Alone, a sequence needs no watermark. Nobody comes
+// in while one is on its way out: its pages are for an earlier one, and it goes back before those never admitted. So
+// the running ones are those that arrived first.
 void Scheduler::admit() {
-  while (!waiting_.empty() && running() < max_running_) {
+  while (!waiting_.empty() && running() < max_running_ && !preempting()) {
     Sequence& sequence = *waiting_.front();
     const int32_t wanted = pages_.pages_for(sequence.known_tokens()) + pages_promised() + running();
     if (!running_.empty() && wanted > pages_.free()) return;
+    CHECK(running_.empty() || running_.back()->id < sequence.id, "sequence {} runs before {}", running_.back()->id,
+          sequence.id);
     waiting_.pop_front();
     sequence.stage = Stage::kRunning;
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence,
-                                     [](const Sequence* a, const Sequence* b) { return a->id < b->id; }),
-                    &sequence);
+    sequence.last_step = next_step_;  // behind those that wait for their turn: a stream of newcomers starves nobody
+    running_.push_back(&sequence);
   }
+}
+
+bool Scheduler::preempting() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const Sequence* sequence) { return sequence->stage == Stage::kPreempted; });
 }
 
 // Pages that running sequences will take for tokens they already know.
@@ -96,10 +104,7 @@ bool Scheduler::ensure_pages(Sequence& sequence, int32_t positions) {
   const int32_t missing = pages_.pages_for(positions) - static_cast<int32_t>(sequence.pages.size());
   if (missing <= 0) return true;
   while (pages_.free() < missing) {
-    // One that is leaving gives its pages back soon: no need for another victim yet.
-    for (const Sequence* other : running_) {
-      if (other->stage == Stage::kPreempted) return false;
-    }
+    if (preempting()) return false;  // its pages come back soon: no need for another victim yet
     Sequence* victim = running_.back();
     if (victim == &sequence) return false;
     preempt(*victim);

@@ -100,6 +100,7 @@ class Scheduler {
   };
 
   void admit();
+  bool preempting() const;
   int32_t pages_promised() const;
   std::vector<Sequence*> by_last_service(bool decoding) const;
   bool extend(Plan& plan, Sequence& sequence);
