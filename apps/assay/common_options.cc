@@ -1,0 +1,96 @@
+#include "assay/common_options.h"
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+
+#include <CLI/Validators.hpp>
+
+namespace assay::app {
+namespace {
+
+std::string check_forced_row(const std::string& text) {
+  const size_t equals = text.find('=');
+  const bool good = equals != std::string::npos && equals > 0 && equals + 1 < text.size();
+  return good ? "" : "'" + text + "' is not of the form op=row";
+}
+
+}  // namespace
+
+std::string environment_name(const std::string& flag) {
+  std::string name = "ASSAY_";
+  for (char c : flag.substr(flag.find_first_not_of('-'))) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+CLI::Option* add_flag(CLI::App& app, const std::string& flag, bool& value, const std::string& description) {
+  return app.add_flag(flag, value, description)->envname(environment_name(flag));
+}
+
+CLI::Option* add_model(CLI::App& app, std::string& directory) {
+  return app.add_option("model", directory, "Directory with config.json, tokenizer.json and *.safetensors")
+      ->required()
+      ->envname(environment_name("model"));
+}
+
+CLI::Option* add_log_level(CLI::App& app, std::string& level) {
+  return add_option(app, "--log-level", level, "What to log on stderr: debug, info, warning, error or off")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
+      ->capture_default_str();
+}
+
+void add_common_options(CLI::App& app, CommonOptions& options) {
+  add_model(app, options.model_directory);
+  add_option(app, "--threads", options.threads, "CPU threads; 0: as many as the process may use")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  add_option(app, "--compute", options.compute,
+             "Type of activations and KV cache: bf16, or f32 to compare with goldens")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+  add_option(app, "--force", options.forced_rows,
+             "op=row: run an op ('*': all that have it) with this row or not at all; may be repeated")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(check_forced_row, "OP=ROW"));
+  add_option(app, "--context-length", options.context_length, "Most tokens of a sequence; 0: what the model says")
+      ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()))
+      ->capture_default_str();
+  add_option(app, "--max-running-requests", options.max_running_requests, "Requests that run at once; others wait")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  add_option(app, "--kv-cache-bytes", options.kv_cache_bytes,
+             "Most memory for keys and values (suffixes KB, MB, GB of 1024)")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  add_flag(app, "--explain", options.explain, "Print which row runs each op, and why not the others, on stderr");
+  add_log_level(app, options.log_level);
+}
+
+void apply_log_level(const std::string& level) {
+  if (level == "debug") set_log_level(LogLevel::kDebug);
+  if (level == "info") set_log_level(LogLevel::kInfo);
+  if (level == "warning") set_log_level(LogLevel::kWarning);
+  if (level == "error") set_log_level(LogLevel::kError);
+  if (level == "off") set_log_level(LogLevel::kOff);
+}
+
+engine::LoadOptions load_options(const CommonOptions& options) {
+  engine::LoadOptions load;
+  load.model_directory = options.model_directory;
+  load.threads = options.threads;
+  load.compute = options.compute == "f32" ? DType::kF32 : DType::kBf16;
+  load.context_tokens = options.context_length;
+  load.max_sequences = options.max_running_requests;
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  load.kv_cache_bytes = static_cast<int64_t>(std::min(options.kv_cache_bytes, kMost));
+  for (const std::string& forced : options.forced_rows) {
+    const size_t equals = forced.find('=');
+    load.forced_rows.emplace_back(forced.substr(0, equals), forced.substr(equals + 1));
+  }
+  return load;
+}
+
+}  // namespace assay::app

@@ -1,0 +1,52 @@
+// Flags that several subcommands share, and the helper through which every flag also reads the environment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/App.hpp>
+
+#include "base/log.h"
+#include "base/result.h"
+#include "engine/load.h"
+
+namespace assay::app {
+
+// "--top-p" -> "ASSAY_TOP_P"
+std::string environment_name(const std::string& flag);
+
+// An option that ASSAY_<FLAG> sets too.
+template <class T>
+CLI::Option* add_option(CLI::App& app, const std::string& flag, T& value, const std::string& description) {
+  return app.add_option(flag, value, description)->envname(environment_name(flag));
+}
+
+CLI::Option* add_flag(CLI::App& app, const std::string& flag, bool& value, const std::string& description);
+
+// The model directory, first positional argument of every subcommand.
+CLI::Option* add_model(CLI::App& app, std::string& directory);
+
+CLI::Option* add_log_level(CLI::App& app, std::string& level);
+
+// Of all subcommands that load a model.
+struct CommonOptions {
+  std::string model_directory;
+  int threads = 0;
+  std::string compute = "bf16";
+  std::vector<std::string> forced_rows;  // "op=row"
+  int32_t context_length = 0;
+  int32_t max_running_requests = engine::LoadOptions{}.max_sequences;
+  uint64_t kv_cache_bytes = static_cast<uint64_t>(engine::LoadOptions{}.kv_cache_bytes);
+  bool explain = false;
+  std::string log_level = "warning";
+};
+
+void add_common_options(CLI::App& app, CommonOptions& options);
+
+void apply_log_level(const std::string& level);
+
+// As the engine wants them.
+engine::LoadOptions load_options(const CommonOptions& options);
+
+}  // namespace assay::app

@@ -1,0 +1,114 @@
+"""assay serve as a process: its address, its signals, its failures. The API itself is tested elsewhere."""
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+
+class Server:
+    def __init__(self, assay, *flags):
+        self.process = subprocess.Popen([assay.binary, "serve", assay.pocket, "--port", "0", *flags], text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=assay.environment())
+        self.stderr = []
+        self.reader = threading.Thread(target=lambda: self.stderr.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+        self.ready_line = self.process.stdout.readline()
+        self.url = self.ready_line.removeprefix("READY ").strip()
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=60) as response:
+            return json.load(response)
+
+    def chat(self, text, **fields):
+        body = {"model": "pocket", "messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+        request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return json.load(response)
+
+
+@pytest.fixture
+def serve(assay):
+    servers = []
+
+    def start(*flags):
+        servers.append(Server(assay, *flags))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.process.kill()
+        server.process.wait()
+
+
+def test_ready_line_progress_and_sigterm(serve):
+    server = serve()
+    assert re.fullmatch(r"READY http://127\.0\.0\.1:\d+\n", server.ready_line)
+    assert [model["id"] for model in server.get("/v1/models")["data"]] == ["pocket"]
+    answer = server.chat("What is 34 plus 55?", chat_template_kwargs={"enable_thinking": False})
+    assert answer["choices"][0]["message"]["content"] == "34 + 55 = 89"
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=30) == 0
+    assert server.process.stdout.read() == ""
+    server.reader.join(timeout=10)
+    assert len(server.stderr) >= 2  # progress while loading
+
+
+def test_served_model_name(serve):
+    server = serve("--served-model-name", "tiny")
+    assert [model["id"] for model in server.get("/v1/models")["data"]] == ["tiny"]
+
+
+def test_sigint_lets_running_requests_end(serve):
+    server = serve("--threads", "1")
+    answers = []
+    client = threading.Thread(target=lambda: answers.append(
+        server.chat("Tell me a story about a fox.", chat_template_kwargs={"enable_thinking": False})))
+    client.start()
+    deadline = time.monotonic() + 30
+    while True:
+        with urllib.request.urlopen(server.url + "/metrics", timeout=10) as response:
+            if re.search(r"requests_running\S* 1(\.0)?$", response.read().decode(), re.MULTILINE):
+                break
+        assert client.is_alive() and time.monotonic() < deadline, "the request was never seen running"
+    server.process.send_signal(signal.SIGINT)
+    client.join(timeout=60)
+    assert answers and answers[0]["choices"][0]["finish_reason"] == "stop"
+    assert len(answers[0]["choices"][0]["message"]["content"]) > 200
+    assert server.process.wait(timeout=30) == 0
+
+
+def test_second_signal_exits_at_once(serve):
+    server = serve("--threads", "1")
+    client = threading.Thread(target=lambda: pytest.raises(Exception, server.chat, "Tell me a story about a fox."))
+    client.start()
+    time.sleep(0.3)
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    server.process.send_signal(signal.SIGTERM)
+    server.process.wait(timeout=5)
+    client.join(timeout=30)
+
+
+def test_port_in_use_is_1(assay):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = assay.run("serve", assay.pocket, "--port", port, timeout=60)
+    assert done.returncode == 1
+    assert str(port) in done.stderr
+    assert "READY" not in done.stdout
+
+
+def test_wrong_host_is_2(assay):
+    done = assay.run("serve", assay.pocket, "--host", "no.such.address.invalid", timeout=60)
+    assert done.returncode == 2
+    assert "no.such.address.invalid" in done.stderr
