@@ -1,6 +1,8 @@
 // linear on any CPU: outputs are split over the threads; each thread walks token tiles, and within one its weight rows
 // (portable_dot.h). Reads W once per 32 tokens. Bound by decoding for one token and by the SSE multiply-add rate for
 // many.
+#include <algorithm>
+
 #include "backend/cpu/thread_pool.h"
 #include "ops/checked_source.h"
 #include "ops/linear/linear_rows.h"

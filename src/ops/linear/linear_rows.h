@@ -1,4 +1,4 @@
-// The rows of linear, for its table, and what every weight-only row refuses.
+// The rows of linear, for its table, and what every weight-only row of it refuses.
 #pragma once
 
 #include "ops/linear/linear.h"
@@ -7,8 +7,8 @@ namespace assay::ops {
 
 extern const Impl<LinearOp> kLinearReference;
 extern const Impl<LinearOp> kLinearCpuPortable;
+extern const Impl<LinearOp> kLinearCudaReference;
 
-// For rows that take activations as they are, in bf16 or fp32.
 Refusal refuse_weight_only(const LinearDesc& desc);
 
 }  // namespace assay::ops

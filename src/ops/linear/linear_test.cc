@@ -242,10 +242,10 @@ TEST(Linear, RowsRefuseWithAReason) {
     LinearDesc desc = make_desc(8, 32, WF::kNvfp4, DType::kBf16, DType::kBf16);
     EXPECT_EQ(refusal(row, desc), "");
     desc.lane = Lane::kW4A4;
-    EXPECT_EQ(refusal(row, desc), "lane w4a4 is not this row's");
+    EXPECT_EQ(refusal(row, desc), "lane w4a4 is not this row's for nvfp4");
     desc.lane = Lane::kW4A16;
     desc.k = 24;
-    EXPECT_EQ(refusal(row, desc), "k must be a multiple of 16 for nvfp4");
+    EXPECT_EQ(refusal(row, desc), "k = 24 is no multiple of 16, as nvfp4 needs");
     EXPECT_NE(refusal(row, make_desc(8, 32, WF::kBf16, DType::kF16, DType::kF16)), "");
     EXPECT_NE(refusal(row, make_desc(8, 32, WF::kBf16, DType::kF32, DType::kBf16)), "");
   }

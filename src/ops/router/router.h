@@ -4,6 +4,10 @@
 //   ids in descending order of p;   weights_i = p_i / sum_{top} p
 //   shared_scale = sigmoid( round( dot(x, w_shared) ) )
 //
+// p grows strictly with the rounded logit, so rows order by the logit, where nothing underflows, and weights are the
+// softmax over the chosen logits, which is the same quotient. A NaN logit ranks last; a NaN or +infinity among the E
+// logits makes all weights of the token NaN, as the softmax over all E would.
+//
 // x [T, hidden] activation dtype; ids I32 [T, k]; weights F32 [T, k]; shared_scale F32 [T, 1] (only with shared_gate);
 // logits F32 [T, E] optional, the rounded logits. round(): to the activation dtype; sums and softmax fp32.
 // forced_ids I32 [T, k], optional: take these experts, in this order, instead of the k largest (the proof forces choices).

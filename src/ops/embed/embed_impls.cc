@@ -1,0 +1,17 @@
+#include <fmt/format.h>
+
+#include "ops/embed/embed_rows.h"
+
+namespace assay::ops {
+
+std::string describe(const EmbedDesc& desc) {
+  return fmt::format("vocab={} hidden={} {} {}", desc.vocab, desc.hidden, numeric::weight_format_name(desc.format),
+                     dtype_name(desc.activation));
+}
+
+std::span<const Impl<EmbedOp>> EmbedOp::impls() {
+  static const Impl<EmbedOp> rows[] = {kEmbedCpuPortable, kEmbedReference};
+  return rows;
+}
+
+}  // namespace assay::ops
