@@ -56,8 +56,12 @@ inline float sum_of_squares(const float* data, int64_t count) {
     high += b * b;
   }
   for (int lane = 0; i < count; ++i, ++lane) {
-    float& sum = lane < 4 ? reinterpret_cast<float*>(&low)[lane] : reinterpret_cast<float*>(&high)[lane - 4];
-    sum += data[i] * data[i];
+    const float square = data[i] * data[i];
+    if (lane < 4) {
+      low[lane] += square;
+    } else {
+      high[lane - 4] += square;
+    }
   }
   return add_lanes(low, high);
 }
