@@ -62,9 +62,13 @@ TEST(DecodeRow, PlainFormatsAtAnyAddress) {
 TEST(DecodeRow, Nvfp4IsExactInDoubleAndRoundedOnceInFloat) {
   const int64_t rows = 2, cols = 32;
   std::vector<float> values(rows * cols);
-  for (int64_t i = 0; i < rows * cols; ++i)
-    values[i] = std::sin(0.7f * static_cast<float>(i)) * (i < cols ? 1.0f : 0.01f);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    values[i] = std::sin(0.7f * static_cast<float>(i)) * std::ldexp(1.0f, static_cast<int>(-i / kNvfp4Block));
+  }
   const Nvfp4Matrix owner = nvfp4_quantise(values.data(), rows, cols);
+  for (size_t block = 1; block < owner.scales.size(); ++block) {
+    ASSERT_NE(owner.scales[block], owner.scales[block - 1]);  // else a scale of the wrong block would go unseen
+  }
   const EncodedMatrix matrix = owner.view("m", 0.5f);
   EXPECT_EQ(matrix.input_scale, 0.5f);
   std::vector<float> as_float(cols);
