@@ -8,12 +8,17 @@ Writes tests/goldens/text/tokenizer.json, splits.json (this file's work), templa
 text_golden_cases.py). Run again after changing cases; the output depends on nothing but the libraries' versions.
 """
 
+import copy
 import json
 import pathlib
 import random
 import unicodedata
 
+import jinja2
+from transformers.utils import chat_template_utils
 from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+import text_golden_cases as cases
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models/pocket"
@@ -117,7 +122,44 @@ def split_goldens(tokenizer):
     return len(hashes)
 
 
+def outcome(render):
+    """What a template gives: its text, the message it raised itself, or that it fails in another way."""
+    try:
+        return {"output": render()}
+    except jinja2.exceptions.TemplateError as error:
+        return {"raised": str(error)} if type(error) is jinja2.exceptions.TemplateError else {"fails": True}
+    except (SyntaxError, TypeError, ValueError, ZeroDivisionError, OverflowError, AttributeError, KeyError):
+        return {"fails": True}
+
+
+def render_chat(source, context):
+    context = copy.deepcopy(context)
+    messages = chat_template_utils._normalize_chat_messages(context.pop("messages"))
+    return chat_template_utils.render_jinja_template([messages], chat_template=source, **context)[0][0]
+
+
+def template_goldens():
+    sources = {"pocket": (MODEL / "chat_template.jinja").read_text(), "large": (OUT / "qwen35_style.jinja").read_text()}
+    goldens = []
+    for context in cases.conversations():
+        for name, source in sources.items():
+            goldens.append({"template": name, "context": context, **outcome(lambda: render_chat(source, context))})
+    dump("templates.json", goldens)
+    return len(goldens)
+
+
+def jinja_goldens():
+    context = {"messages": [], **cases.C}
+    goldens = []
+    for source in cases.fragments():
+        goldens.append({"template": source, **outcome(lambda: render_chat(source, context))})
+    dump("jinja.json", {"context": context, "cases": goldens})
+    return len(goldens), sum("output" in golden for golden in goldens)
+
+
 def main():
+    print("conversations:", template_goldens())
+    print("jinja fragments, of them with output:", *jinja_goldens())
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     print("tokenizer cases:", *tokenizer_goldens(tokenizer))
     print("split blocks:", split_goldens(tokenizer))
