@@ -228,7 +228,6 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
                }));
   state->context.post_io = [raw](std::function<void()> task) { raw->http->post(std::move(task)); };
   state->context.outbox = std::make_shared<Outbox>(state->context.post_io);
-  log_info("listening on {}:{}", options.host, state->http->port());
   return std::unique_ptr<Server>(new Server(std::move(state)));
 }
 
