@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 
 #include "scheduler/fake_engine.h"
@@ -115,6 +116,34 @@ TEST(Scheduler, NeitherDecodeNorPrefillStarvesInTinySteps) {
   }
   EXPECT_EQ(prefills, 10);
   EXPECT_EQ(decodes, 10);
+}
+
+TEST(Scheduler, TakesTurnsWhenRowsAreFew) {
+  engine::EngineLimits limits = small_limits();
+  limits.max_step_rows = 2;
+  Scheduler scheduler(limits, 8);
+  for (uint64_t id = 1; id <= 5; ++id) scheduler.add(id, request_of(10, 100));
+  std::map<uint64_t, int> served;  // once all decode: until then those that do go first
+  for (int i = 0; i < 70; ++i) {
+    const Step step = *scheduler.schedule();
+    for (const StepRow& row : step.rows) {
+      if (i >= 20) ++served[row.sequence];
+      EXPECT_TRUE(i < 20 || row.phase == Phase::kDecode);
+    }
+    scheduler.update(result_of(step, 9));
+  }
+  for (const auto& [id, count] : served) EXPECT_NEAR(count, 20, 1) << "sequence " << id;
+  EXPECT_EQ(served.size(), 5u);
+}
+
+TEST(Scheduler, RunsNoTokenPastTheLastOne) {
+  engine::EngineLimits limits = small_limits();
+  limits.max_in_flight = 3;
+  Scheduler scheduler(limits, 8);
+  scheduler.add(1, request_of(10, 2));
+  EXPECT_TRUE(scheduler.schedule().has_value());
+  EXPECT_TRUE(scheduler.schedule().has_value());
+  EXPECT_FALSE(scheduler.schedule().has_value()) << "both tokens are in flight";
 }
 
 TEST(Scheduler, RunsTheTokenOfAStepInFlightAndDropsItAfterAStop) {
