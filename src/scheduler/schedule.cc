@@ -44,7 +44,7 @@ void Scheduler::admit() {
           sequence.id);
     waiting_.pop_front();
     sequence.stage = Stage::kRunning;
-    sequence.last_step = next_step_;  // behind those that wait for their turn: a stream of newcomers starves nobody
+    sequence.last_service = ++services_;  // behind those that wait for their turn: a stream of newcomers starves nobody
     running_.push_back(&sequence);
   }
 }
@@ -69,8 +69,8 @@ std::vector<Sequence*> Scheduler::by_last_service(bool decoding) const {
   for (Sequence* sequence : running_) {
     if (sequence->runnable() && sequence->decoding() == decoding) sequences.push_back(sequence);
   }
-  std::stable_sort(sequences.begin(), sequences.end(),
-                   [](const Sequence* a, const Sequence* b) { return a->last_step < b->last_step; });
+  std::sort(sequences.begin(), sequences.end(),
+            [](const Sequence* a, const Sequence* b) { return a->last_service < b->last_service; });
   return sequences;
 }
 
@@ -122,7 +122,7 @@ Step Scheduler::emit(Plan& plan) {
   std::stable_partition(plan.rows.begin(), plan.rows.end(),
                         [](const Sequence* sequence) { return sequence->phase() != engine::Phase::kPrefill; });
   Step step;
-  step.id = ++next_step_;
+  step.id = ++last_step_;
   StepInFlight record;
   record.id = step.id;
   for (Sequence* sequence : plan.rows) emit_row(step, record, *sequence);
@@ -176,7 +176,7 @@ void Scheduler::emit_row(Step& step, StepInFlight& record, Sequence& sequence) {
   sequence.planned_slot = -1;
   sequence.planned_tokens = 0;
   sequence.submitted = end;
-  sequence.last_step = step.id;
+  sequence.last_service = ++services_;
   ++sequence.rows_in_flight;
 }
 

@@ -121,7 +121,8 @@ class Scheduler {
   std::vector<Sequence*> running_;                           // by arrival
   std::deque<Sequence*> waiting_;                            // by arrival
   std::deque<StepInFlight> in_flight_;
-  uint64_t next_step_ = 0;
+  uint64_t last_step_ = 0;
+  uint64_t services_ = 0;  // rows and admissions so far
   uint64_t last_id_ = 0;
   int32_t open_ = 0;
   int64_t preemptions_ = 0;

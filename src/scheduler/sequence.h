@@ -31,7 +31,7 @@ struct Sequence {
   int32_t submitted = 0;     // positions that rows submitted since the last admission cover
   int32_t replay_until = 0;  // generated tokens below this position are replayed
   int32_t rows_in_flight = 0;
-  uint64_t last_step = 0;  // latest step with a row of it, or before its admission
+  uint64_t last_service = 0;  // rank of its latest row, or of its admission, among all rows and admissions
 
   std::vector<int32_t> pages;  // page i holds positions [i * page_tokens, (i + 1) * page_tokens)
   int32_t state_slot = -1;     // written by its latest row

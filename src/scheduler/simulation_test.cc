@@ -12,7 +12,7 @@
 namespace assay::scheduler {
 namespace {
 
-constexpr int kSeeds = 4000;
+constexpr int kSeeds = 3000;
 
 struct Outcome {
   std::vector<ops::SampleResult> prompt_logprobs;
