@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -142,10 +143,13 @@ void score(const Session& session, Question& question, Report& report) {
   report.generated_tokens += static_cast<int64_t>(ids.size());
 }
 
-void print_progress(const Report& report, size_t total, int64_t begin_us) {
+void print_progress(const Session& session, size_t total, int64_t begin_us) {
+  const scheduler::LoopStats stats = session.loop->stats();
+  const int64_t done =
+      std::accumulate(std::begin(stats.requests_finished), std::end(stats.requests_finished), int64_t{0});
   const double seconds = static_cast<double>(now_us() - begin_us) * 1e-6;
-  fmt::print(stderr, "{} of {} done, {} right, {:.0f} generated tokens/s\n", report.all.total, total,
-             report.all.correct, static_cast<double>(report.generated_tokens) / seconds);
+  fmt::print(stderr, "{} of {} answered, {:.0f} generated tokens/s\n", done, total,
+             static_cast<double>(stats.generation_tokens_total) / seconds);
 }
 
 void print_table(const Report& report) {
@@ -184,13 +188,10 @@ Result<void> run(const EvalOptions& options) {
   const int64_t begin_us = now_us();
   ASSAY_ASSIGN(report.prompt_mismatches, submit_all(session, *chat_template, questions));
   constexpr int64_t kProgressUs = 5'000'000;
-  int64_t next_us = begin_us + kProgressUs;
   for (Question& question : questions) {
+    while (!question.stream->done_within(kProgressUs)) print_progress(session, questions.size(), begin_us);
     score(session, question, report);
     question = {};
-    if (now_us() < next_us) continue;
-    next_us = now_us() + kProgressUs;
-    print_progress(report, questions.size(), begin_us);
   }
   report.seconds = static_cast<double>(now_us() - begin_us) * 1e-6;
   options.json ? print_json(report) : print_table(report);

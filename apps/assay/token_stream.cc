@@ -23,6 +23,11 @@ std::vector<ops::SampleResult> TokenStream::wait() {
   return all;
 }
 
+bool TokenStream::done_within(int64_t timeout_us) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::microseconds(timeout_us), [&] { return finished_; });
+}
+
 void TokenStream::on_prompt_logprobs(const std::vector<ops::SampleResult>& results) {
   std::lock_guard lock(mutex_);
   prompt_logprobs_.insert(prompt_logprobs_.end(), results.begin(), results.end());

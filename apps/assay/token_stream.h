@@ -21,6 +21,9 @@ class TokenStream : public scheduler::RequestSink {
   // All tokens that next() has not returned, once the request is done.
   std::vector<ops::SampleResult> wait();
 
+  // Whether the request was done within the time.
+  bool done_within(int64_t timeout_us);
+
   const scheduler::FinishEvent& finish() const { return finish_; }
   const std::vector<ops::SampleResult>& prompt_logprobs() const { return prompt_logprobs_; }
 

@@ -48,6 +48,15 @@ def serve(assay):
         server.process.wait()
 
 
+def wait_until_running(server, count):
+    deadline = time.monotonic() + 30
+    while True:
+        with urllib.request.urlopen(server.url + "/metrics", timeout=10) as response:
+            if re.search(rf"requests_running\S* {count}(\.0)?$", response.read().decode(), re.MULTILINE):
+                return
+        assert time.monotonic() < deadline, f"never saw {count} requests running"
+
+
 def test_ready_line_progress_and_sigterm(serve):
     server = serve()
     assert re.fullmatch(r"READY http://127\.0\.0\.1:\d+\n", server.ready_line)
@@ -72,12 +81,7 @@ def test_sigint_lets_running_requests_end(serve):
     client = threading.Thread(target=lambda: answers.append(
         server.chat("Tell me a story about a fox.", chat_template_kwargs={"enable_thinking": False})))
     client.start()
-    deadline = time.monotonic() + 30
-    while True:
-        with urllib.request.urlopen(server.url + "/metrics", timeout=10) as response:
-            if re.search(r"requests_running\S* 1(\.0)?$", response.read().decode(), re.MULTILINE):
-                break
-        assert client.is_alive() and time.monotonic() < deadline, "the request was never seen running"
+    wait_until_running(server, 1)
     server.process.send_signal(signal.SIGINT)
     client.join(timeout=60)
     assert answers and answers[0]["choices"][0]["finish_reason"] == "stop"
@@ -87,14 +91,27 @@ def test_sigint_lets_running_requests_end(serve):
 
 def test_second_signal_exits_at_once(serve):
     server = serve("--threads", "1")
-    client = threading.Thread(target=lambda: pytest.raises(Exception, server.chat, "Tell me a story about a fox."))
-    client.start()
-    time.sleep(0.3)
+    count = 24  # so many stories take one thread seconds
+    clients = [threading.Thread(target=lambda: pytest.raises(OSError, server.chat, "Tell me a story about a fox."))
+               for _ in range(count)]
+    for client in clients:
+        client.start()
+    wait_until_running(server, count)
     server.process.send_signal(signal.SIGTERM)
     time.sleep(0.05)
     server.process.send_signal(signal.SIGTERM)
-    server.process.wait(timeout=5)
-    client.join(timeout=30)
+    assert server.process.wait(timeout=5) == 1
+    for client in clients:
+        client.join(timeout=30)
+
+
+def test_signal_while_loading_ends_at_once(assay):
+    process = subprocess.Popen([assay.binary, "serve", assay.pocket, "--port", "0"], text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, env=assay.environment())
+    assert "listening" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 0
+    process.communicate()
 
 
 def test_port_in_use_is_1(assay):
