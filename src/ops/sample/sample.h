@@ -5,7 +5,7 @@
 //
 //   temperature <= 0: the largest logit, ties to the lowest id.
 //   otherwise: p = softmax(logits / temperature) over the real columns, columns sorted by falling logit, ties by rising
-//   id; top_k > 0 keeps the first k; top_p < 1 keeps the shortest prefix whose share is >= top_p; min_p > 0 keeps
+//   id; top_k > 0 keeps the first k; top_p < 1 keeps the shortest prefix whose share of those is >= top_p; min_p > 0 keeps
 //   p >= min_p * p_max; at least one is kept. With u = uniform(seed, counter) in [0, 1), the first kept token whose
 //   running sum of p exceeds u * (sum of kept p).
 //   uniform: 53 bits of the counter-based generator in sample_random.h; the same seed and counter give the same u in any
