@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "ops/sample/sample.h"
+#include "scheduler/request.h"
 #include "server/api_error.h"
 #include "text/reasoning_parser.h"
 

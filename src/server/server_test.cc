@@ -87,7 +87,7 @@ class ServerTest : public ::testing::Test {
     model.tokenizer = tokenizer_.get();
     model.chat_template = template_.get();
     model.loop = loop_.get();
-    model.stop_tokens = {kImEnd, 3047};
+    model.stop_tokens = stop_tokens_;
     model.context_tokens = kContext;
     server_->set_ready(model);
   }
@@ -113,6 +113,7 @@ class ServerTest : public ::testing::Test {
 
   scheduler::FakeOptions fake_;
   scheduler::LoopOptions loop_options_;
+  std::vector<int32_t> stop_tokens_ = {kImEnd, 3047};
   std::vector<int32_t> reply_;  // set while no request runs
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::unique_ptr<text::ChatTemplate> template_;
@@ -244,6 +245,17 @@ TEST_F(ServerTest, StopStringEndsTheRequestInTheLoopToo) {
     EXPECT_TRUE(within_10_s([this] { return idle(); }));
   }
   EXPECT_EQ(loop_->stats().requests_finished[static_cast<int>(scheduler::FinishReason::kCancelled)], 2);
+}
+
+// Not all stop tokens are marked special.
+TEST_F(ServerTest, StopTokensAreNotShown) {
+  stop_tokens_ = {3051};
+  start();
+  say("call</tool_call>more");
+  const Json json = Json::parse(chat(chat_body()).body);
+  EXPECT_EQ(json["choices"][0]["message"]["content"], "call");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(json["usage"]["completion_tokens"], tokenizer_->encode("call").size() + 1);
 }
 
 TEST_F(ServerTest, LogprobsCoverEveryToken) {
