@@ -7,7 +7,8 @@
 namespace assay::cpu {
 namespace {
 
-constexpr int64_t kSpinUs = 200;  // about one op of a small model; longer waits sleep
+constexpr int64_t kSpinUs = 200;         // about one op of a small model; longer waits sleep
+constexpr int64_t kPiecesPerThread = 4;  // a late worker leaves at most a quarter of its share undone
 
 void relax() {
 #if defined(__x86_64__)
@@ -32,62 +33,68 @@ bool spin_until(const Done& done) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < std::max(threads, 1); ++i) workers_.emplace_back([this, i] { work(i); });
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
 }
 
 ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    generation_.fetch_add(1);
   }
   wake_.notify_all();
   for (auto& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_piece(int index) const {
-  const int64_t begin = count_ * index / pieces_;
-  const int64_t end = count_ * (index + 1) / pieces_;
-  if (begin < end) (*body_)(begin, end);
+bool ThreadPool::run_pieces() {
+  bool ran = false;
+  for (;;) {
+    Ticket ticket = ticket_.load(std::memory_order_acquire);
+    if (ticket.next >= ticket.pieces) return ran;
+    Ticket claimed = ticket;
+    ++claimed.next;
+    if (!ticket_.compare_exchange_weak(ticket, claimed, std::memory_order_acq_rel)) continue;
+    const int64_t begin = count_ * ticket.next / ticket.pieces;
+    const int64_t end = count_ * (ticket.next + 1) / ticket.pieces;
+    (*body_)(begin, end);
+    unfinished_.fetch_sub(1, std::memory_order_release);
+    ran = true;
+  }
 }
 
 void ThreadPool::parallel_for(int64_t count, int64_t grain, const Body& body) {
   if (count <= 0) return;
-  const int64_t wanted = std::max<int64_t>(1, count / std::max<int64_t>(grain, 1));
-  const int pieces = static_cast<int>(std::min<int64_t>(wanted, threads()));
-  if (pieces == 1) {
+  const int64_t wanted = count / std::max<int64_t>(grain, 1);
+  if (wanted <= 1 || workers_.empty()) {
     body(0, count);
     return;
   }
+  const int64_t pieces = std::min(wanted, kPiecesPerThread * threads());
   body_ = &body;
   count_ = count;
-  pieces_ = pieces;
-  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  bool someone_sleeps;
-  {
+  unfinished_.store(static_cast<int>(pieces), std::memory_order_relaxed);
+  const uint32_t job = ticket_.load(std::memory_order_relaxed).job + 1;
+  ticket_.store(Ticket{job, static_cast<uint16_t>(pieces), 0}, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) {
     std::lock_guard lock(mutex_);
-    generation_.fetch_add(1, std::memory_order_release);
-    someone_sleeps = sleepers_ > 0;
+    wake_.notify_all();
   }
-  if (someone_sleeps) wake_.notify_all();
-  run_piece(0);
-  while (!spin_until([this] { return pending_.load(std::memory_order_acquire) == 0; })) std::this_thread::yield();
+  run_pieces();
+  while (!spin_until([this] { return unfinished_.load(std::memory_order_acquire) == 0; })) std::this_thread::yield();
 }
 
-void ThreadPool::work(int index) {
-  uint64_t seen = 0;
-  for (;;) {
-    const auto changed = [&] { return generation_.load(std::memory_order_acquire) != seen; };
-    if (!spin_until(changed)) {
+void ThreadPool::work() {
+  const auto something = [this] {
+    const Ticket ticket = ticket_.load(std::memory_order_seq_cst);
+    return ticket.next < ticket.pieces || stop_;
+  };
+  while (!stop_) {
+    if (!spin_until(something)) {
       std::unique_lock lock(mutex_);
-      ++sleepers_;
-      wake_.wait(lock, changed);
-      --sleepers_;
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      wake_.wait(lock, something);
+      sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     }
-    seen = generation_.load(std::memory_order_acquire);
-    if (stop_) return;
-    if (index < pieces_) run_piece(index);
-    pending_.fetch_sub(1, std::memory_order_release);
+    run_pieces();
   }
 }
 

@@ -1,8 +1,10 @@
 // ThreadPool: the worker threads of the CPU backend.
 //
-// parallel_for(count, body) runs body(begin, end) over [0, count) cut into one contiguous piece a thread; the caller
-// works too and returns when all pieces are done. Workers spin for some microseconds after a piece of work and then
-// sleep, so that an idle process uses no CPU. Bodies must not throw, and must not depend on how the range is cut.
+// parallel_for(count, grain, body) runs body(begin, end) over [0, count) cut into contiguous pieces and returns when
+// all are done. Pieces are claimed one by one, by the caller too: a worker that the system keeps from running (a busy
+// neighbour on its core) delays nobody, because the caller does what nobody claimed. Workers spin for some microseconds
+// after work and then sleep, so that an idle process uses no CPU. Bodies must not throw, and their results must not
+// depend on how the range is cut.
 //
 // Owner: CpuDevice. Thread: one caller at a time (the engine thread).
 #pragma once
@@ -33,20 +35,30 @@ class ThreadPool {
   void parallel_for(int64_t count, int64_t grain, const Body& body);
 
  private:
-  void work(int index);
-  void run_piece(int index) const;
+  // The current job and the next piece of it that nobody has claimed: one word, so that a claim is one compare-and-swap
+  // and a worker that comes late finds either a piece of a living job or none.
+  struct Ticket {
+    uint32_t job;
+    uint16_t pieces;
+    uint16_t next;
+  };
+  static_assert(std::atomic<Ticket>::is_always_lock_free);
 
-  std::vector<std::thread> workers_;
-  // One piece of work: published by raising generation_, finished when pending_ falls to zero.
+  void work();
+  // Runs pieces of the current job until none is left unclaimed; returns whether it ran any.
+  bool run_pieces();
+
+  std::atomic<Ticket> ticket_{Ticket{0, 0, 0}};
+  // Of the current job; written before its ticket is published, read only by those who hold a piece of it.
   const Body* body_ = nullptr;
   int64_t count_ = 0;
-  int pieces_ = 0;
-  std::atomic<uint64_t> generation_{0};
-  std::atomic<int> pending_{0};
+  std::atomic<int> unfinished_{0};
+
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;  // for sleeping only
   std::condition_variable wake_;
-  int sleepers_ = 0;  // guarded by mutex_
+  std::vector<std::thread> workers_;
 };
 
 // The pool behind a CPU stream.
