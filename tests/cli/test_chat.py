@@ -3,7 +3,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import time
 
@@ -75,6 +74,19 @@ def test_conversation_remembers_until_reset(chat):
     assert "Anna" not in terminal.expect("\n> ")
     terminal.send("/exit\n")
     assert terminal.process.wait(timeout=30) == 0
+
+
+def test_answers_are_part_of_the_conversation(chat):
+    terminal = chat("--greedy", "--thinking", "off", "--context-length", "448")
+    terminal.expect("\n> ")
+    terminal.send("Tell me a story about a fox.\n")
+    assert "no more room" not in terminal.expect("\n> ")
+    terminal.send("Tell me a story about a fox.\n")
+    assert "no more room" in terminal.expect("\n> ")  # the first story fills most of the context
+    terminal.send("/reset\n")
+    terminal.expect("new conversation.*\n> ")
+    terminal.send("Tell me a story about a fox.\n")
+    assert "no more room" not in terminal.expect("\n> ")
 
 
 def test_ctrl_c_stops_the_answer_not_the_program(chat):
