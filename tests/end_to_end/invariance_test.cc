@@ -22,7 +22,8 @@ using testing::SequenceRunner;
 std::vector<std::vector<int32_t>> story_prompts() {
   std::ifstream file("models/pocket/golden/golden.json");
   std::vector<std::vector<int32_t>> prompts;
-  for (const auto& prompt : nlohmann::json::parse(file)["prompts"]) {
+  const auto golden = nlohmann::json::parse(file);
+  for (const auto& prompt : golden["prompts"]) {
     if (prompt["id"].get<std::string>().starts_with("story")) prompts.push_back(prompt["input_ids"]);
   }
   return prompts;
