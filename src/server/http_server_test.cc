@@ -213,6 +213,23 @@ TEST_F(HttpServerTest, StreamInPiecesWithIdleText) {
   EXPECT_EQ(disconnects_, 0);
 }
 
+TEST_F(HttpServerTest, ManyWritesInARowArriveWholeAndInOrder) {
+  start();
+  TestClient client(server_->port(), 4096);  // the kernel cannot take it all
+  client.send(TestClient::request("GET", "/stream"));
+  const auto writer = held();
+  std::string expected = "first\n";
+  for (int i = 0; i < 2000; ++i) {
+    const std::string piece = fmt::format("{}:", i) + std::string(5 * i, static_cast<char>('a' + i % 26));
+    writer->write(piece);
+    expected += piece;
+  }
+  writer->end();
+  std::string body = client.read_response().body;
+  for (size_t at; (at = body.find(": idle\n")) != std::string::npos;) body.erase(at, 7);
+  EXPECT_TRUE(body == expected) << body.size() << " bytes of " << expected.size();
+}
+
 TEST_F(HttpServerTest, LeavingIsNoticed) {
   start();
   for (const char* target : {"/stream", "/hold"}) {
