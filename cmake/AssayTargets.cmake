@@ -13,14 +13,15 @@ endif()
 add_library(assay_flags INTERFACE)
 target_include_directories(assay_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 # -ffp-contract=off: a row's rounding is what its source says, on every machine.
-target_compile_options(assay_flags INTERFACE -Wall -Wextra -Werror=return-type -ffp-contract=off)
+target_compile_options(assay_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror=return-type;-ffp-contract=off>)
 if(ASSAY_SANITIZE)
   target_compile_options(assay_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
                                                -fno-sanitize-recover=all)
   target_link_options(assay_flags INTERFACE -fsanitize=address,undefined)
 endif()
 if(ASSAY_CUDA)
-  target_compile_definitions(assay_flags INTERFACE ASSAY_WITH_CUDA=1)
+  include(AssayCuda)
 endif()
 
 find_package(Threads REQUIRED)
@@ -40,8 +41,8 @@ function(assay_isa_flags)
   endforeach()
 endfunction()
 
-# assay_library(NAME [DEPS ...]): static library assay_NAME of this folder's *.cc (one level of subfolders too), and
-# the test program NAME_test of its *_test.cc.
+# assay_library(NAME [DEPS ...]): static library assay_NAME of this folder's *.cc (one level of subfolders too; with
+# ASSAY_CUDA also *_cuda.cc and *.cu), and the test program NAME_test of its *_test.cc.
 function(assay_library name)
   cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc */*.cc)
@@ -50,6 +51,10 @@ function(assay_library name)
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER sources EXCLUDE REGEX "_cuda\\.cc$")
   assay_isa_flags(${sources})
+  if(ASSAY_CUDA)
+    assay_cuda_sources(cuda_sources)
+    list(APPEND sources ${cuda_sources})
+  endif()
   if(sources)
     add_library(assay_${name} STATIC ${sources})
     target_link_libraries(assay_${name} PUBLIC assay_flags ${ARG_DEPS} Threads::Threads)

@@ -1,0 +1,44 @@
+// Launching kernels with every error checked and named.
+//
+// ASSAY_CUDA_SYNC=1 in the environment waits after each launch, so that a fault is reported at the kernel that made it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "base/check.h"
+#include "device/device.h"
+
+namespace assay::cuda {
+
+// CHECKs, naming `what`; prints the op trace.
+void check(cudaError_t status, const char* what);
+
+// Whether to wait after each launch.
+bool synchronous();
+
+inline cudaStream_t raw(const device::Stream& stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+// Checks the launch, and in synchronous mode (outside graph capture) its execution.
+void finish_launch(const char* kernel, cudaStream_t stream);
+
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+            const device::Stream& stream, Arguments&&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = raw(stream);
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
+  finish_launch(name, raw(stream));
+}
+
+constexpr unsigned blocks_for(int64_t items, int64_t per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
+
+}  // namespace assay::cuda
