@@ -1,17 +1,17 @@
 // Tiny random checkpoints of every kind of config against transformers in float64 (tools/make_config_goldens.py).
 //
-// `f32` must agree with the goldens: mean NLL within 1e-4, every log-probability within 5e-4, greedy tokens wherever the
-// golden's own margin decides, whichever rows run. bf16 activations are noise on random weights (transformers' own bf16
-// is up to 0.08 nats off its fp32 there), and one other expert changes a token at will; their mean NLL must stay within
-// kBf16MeanNll, three times the most seen.
+// `f32` must agree with the goldens: mean NLL within 1e-4, every log-probability within 5e-4, greedy tokens wherever
+// the golden's own margin decides, whichever rows run. bf16 activations are noise on random weights (transformers' own
+// bf16 is up to 0.08 nats off its fp32 there), and with one other expert a token is another one: their mean NLL must
+// stay within about three times the most seen, 0.010 nats for dense models and 0.075 for mixtures.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/testing.h"
 #include "end_to_end/sequence_runner.h"
 
 namespace assay {
@@ -24,7 +24,8 @@ using testing::SequenceRunner;
 
 constexpr char kDirectory[] = "tests/goldens/configs";
 constexpr double kGreedyMargin = 0.02;  // nats
-constexpr double kBf16MeanNll = 0.15;
+constexpr double kBf16MeanNllDense = 0.03;
+constexpr double kBf16MeanNllMixture = 0.2;
 
 std::vector<std::string> config_names() {
   std::vector<std::string> names;
@@ -61,7 +62,6 @@ struct Outcome {
   double worst_logprob = 0;
   int greedy_wrong = 0;
   int greedy_compared = 0;
-  uint32_t sentinel = 0;
 };
 
 // The text as prefill in pieces of one cut, then the golden's greedy tokens one by one as decode.
@@ -126,7 +126,9 @@ TEST_P(Configs, DefaultBf16) {
     std::printf("%-24s %-10s bf16: mean NLL off by %.1e, a log-probability by at most %.1e, %d of %d greedy tokens\n",
                 GetParam().c_str(), row, std::abs(outcome.mean_nll - golden["mean_nll"].get<double>()),
                 outcome.worst_logprob, outcome.greedy_compared - outcome.greedy_wrong, outcome.greedy_compared);
-    EXPECT_NEAR(outcome.mean_nll, golden["mean_nll"].get<double>(), kBf16MeanNll);
+    EXPECT_TRUE(std::isfinite(outcome.worst_logprob));
+    EXPECT_NEAR(outcome.mean_nll, golden["mean_nll"].get<double>(),
+                GetParam().starts_with("moe") ? kBf16MeanNllMixture : kBf16MeanNllDense);
   }
 }
 
