@@ -21,8 +21,8 @@ class OpTrace {
 
 }  // namespace assay
 
-#define CHECK(condition, ...)                                                                     \
-  do {                                                                                            \
-    if (!(condition)) [[unlikely]]                                                                \
-      ::assay::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__));       \
+#define CHECK(condition, ...)                                                               \
+  do {                                                                                      \
+    if (!(condition)) [[unlikely]]                                                          \
+      ::assay::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (0)

@@ -43,16 +43,31 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  T& value() & { CHECK(ok(), "{}", error_text()); return std::get<0>(state_); }
-  const T& value() const& { CHECK(ok(), "{}", error_text()); return std::get<0>(state_); }
-  T&& value() && { CHECK(ok(), "{}", error_text()); return std::get<0>(std::move(state_)); }
+  T& value() & {
+    CHECK(ok(), "{}", error_text());
+    return std::get<0>(state_);
+  }
+  const T& value() const& {
+    CHECK(ok(), "{}", error_text());
+    return std::get<0>(state_);
+  }
+  T&& value() && {
+    CHECK(ok(), "{}", error_text());
+    return std::get<0>(std::move(state_));
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
-  const Error& error() const& { CHECK(!ok(), "Result holds a value"); return std::get<1>(state_); }
-  Error&& error() && { CHECK(!ok(), "Result holds a value"); return std::get<1>(std::move(state_)); }
+  const Error& error() const& {
+    CHECK(!ok(), "Result holds a value");
+    return std::get<1>(state_);
+  }
+  Error&& error() && {
+    CHECK(!ok(), "Result holds a value");
+    return std::get<1>(std::move(state_));
+  }
 
  private:
   std::string error_text() const { return ok() ? "" : std::get<1>(state_).message(); }
@@ -67,8 +82,14 @@ class [[nodiscard]] Result<void> {
 
   bool ok() const { return !error_; }
   explicit operator bool() const { return ok(); }
-  const Error& error() const& { CHECK(!ok(), "Result holds no error"); return *error_; }
-  Error&& error() && { CHECK(!ok(), "Result holds no error"); return std::move(*error_); }
+  const Error& error() const& {
+    CHECK(!ok(), "Result holds no error");
+    return *error_;
+  }
+  Error&& error() && {
+    CHECK(!ok(), "Result holds no error");
+    return std::move(*error_);
+  }
 
  private:
   std::optional<Error> error_;
@@ -77,8 +98,8 @@ class [[nodiscard]] Result<void> {
 }  // namespace assay
 
 // ASSAY_TRY(expr): return the error of a Result<void> expression.
-#define ASSAY_TRY(expr)                                                \
-  do {                                                                 \
+#define ASSAY_TRY(expr)                                                                   \
+  do {                                                                                    \
     if (auto assay_try_ = (expr); !assay_try_.ok()) return std::move(assay_try_).error(); \
   } while (0)
 
@@ -86,7 +107,7 @@ class [[nodiscard]] Result<void> {
 #define ASSAY_CONCAT_INNER(a, b) a##b
 #define ASSAY_CONCAT(a, b) ASSAY_CONCAT_INNER(a, b)
 #define ASSAY_ASSIGN(declaration, expr) ASSAY_ASSIGN_IMPL(ASSAY_CONCAT(assay_result_, __LINE__), declaration, expr)
-#define ASSAY_ASSIGN_IMPL(temporary, declaration, expr)       \
-  auto temporary = (expr);                                    \
-  if (!temporary.ok()) return std::move(temporary).error();   \
+#define ASSAY_ASSIGN_IMPL(temporary, declaration, expr)     \
+  auto temporary = (expr);                                  \
+  if (!temporary.ok()) return std::move(temporary).error(); \
   declaration = std::move(temporary).value()

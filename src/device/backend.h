@@ -22,14 +22,14 @@ struct CpuFeatures {
 // What a row's can_run() may ask. Filled once at start by the backend.
 struct DeviceCaps {
   Backend backend = Backend::kCpu;
-  std::string name;            // "AMD EPYC ...", "NVIDIA H200"
-  std::string uuid;            // of the device; empty on a CPU
+  std::string name;  // "AMD EPYC ...", "NVIDIA H200"
+  std::string uuid;  // of the device; empty on a CPU
   size_t memory_bytes = 0;
   CpuFeatures cpu;
-  int sm = 0;                  // 90 or 120; 0 on a CPU
-  int multiprocessors = 0;     // SMs, or CPU threads of the pool
+  int sm = 0;                      // 90 or 120; 0 on a CPU
+  int multiprocessors = 0;         // SMs, or CPU threads of the pool
   size_t shared_memory_bytes = 0;  // a block may use
-  size_t cache_bytes = 0;      // L2 of a GPU, L3 of a CPU
+  size_t cache_bytes = 0;          // L2 of a GPU, L3 of a CPU
 };
 
 }  // namespace assay::device

@@ -24,8 +24,7 @@ struct BasicView {
       : data(data_), dtype(dtype_), rows(rows_), cols(cols_), stride(stride_ < 0 ? cols_ : stride_) {}
   // A mutable view reads as a const one.
   template <class Other>
-    requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
-  BasicView(const BasicView<Other>& other)
+  requires(std::is_const_v<Byte> && !std::is_const_v<Other>) BasicView(const BasicView<Other>& other)
       : data(other.data), dtype(other.dtype), rows(other.rows), cols(other.cols), stride(other.stride) {}
 
   explicit operator bool() const { return data != nullptr; }

@@ -21,7 +21,9 @@ template <class T>
 T from_float(float value);
 
 template <>
-inline float from_float<float>(float value) { return value; }
+inline float from_float<float>(float value) {
+  return value;
+}
 
 // Round to nearest even; a NaN stays a (quiet) NaN.
 template <>
@@ -33,7 +35,9 @@ inline Bf16 from_float<Bf16>(float value) {
 }
 
 template <class T>
-float round_through(float value) { return to_float(from_float<T>(value)); }
+float round_through(float value) {
+  return to_float(from_float<T>(value));
+}
 
 // Calls body.template operator()<T>() with the element type of an activation dtype.
 template <class Body>

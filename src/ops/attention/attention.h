@@ -1,12 +1,12 @@
 // attention: causal softmax attention of a step's queries over the paged KV cache, grouped-query heads, output gate.
 //
-//   s_j = scale * dot(q_h, k_{h / (heads / kv_heads)}[j]) for j in [0, position]      (the token's own k is in the cache)
-//   o_h = sum_j softmax(s)_j v[j];   with a gate: o_h *= sigmoid(gate_h), elementwise
+//   s_j = scale * dot(q_h, k_{h / (heads / kv_heads)}[j]) for j in [0, position]      (the token's own k is in the
+//   cache) o_h = sum_j softmax(s)_j v[j];   with a gate: o_h *= sigmoid(gate_h), elementwise
 //
-// q, out [T, heads * head_dim]; gate: head h's gate is columns [h * gate_stride, + head_dim) of `gate` (the qkv matrix from
-// the first gate column on). fp32 throughout, one rounding of the gated result to the activation dtype.
-// lse, when given: F32 [T, heads], log(sum_j exp(s_j)).
-// The order of additions depends on position and phase only, never on the batch.
+// q, out [T, heads * head_dim]; gate: head h's gate is columns [h * gate_stride, + head_dim) of `gate` (the qkv matrix
+// from the first gate column on). fp32 throughout, one rounding of the gated result to the activation dtype. lse, when
+// given: F32 [T, heads], log(sum_j exp(s_j)). The order of additions depends on position and phase only, never on the
+// batch.
 #pragma once
 
 #include <span>

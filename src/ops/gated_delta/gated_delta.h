@@ -1,6 +1,7 @@
 // gated_delta: the gated delta rule, token by token, on one fp32 state matrix S [key_dim, value_dim] per value head.
 //
-//   S <- exp(g) S;   m = S^T k;   d = beta (v - m);   S <- S + k d^T;   o = S^T q        (decay first, read after update)
+//   S <- exp(g) S;   m = S^T k;   d = beta (v - m);   S <- S + k d^T;   o = S^T q        (decay first, read after
+//   update)
 //
 // Value head j uses key head j / (value_heads / key_heads). State comes from slot state_read (-1: zeros) and is left in
 // slot state_write. q, k F32 [T, key_heads * key_dim] as conv_gates makes them (normed, q scaled); v activation dtype

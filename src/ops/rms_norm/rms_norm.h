@@ -4,11 +4,10 @@
 //   kZeroCentred: y = round(n * (1 + w))
 //   kGated:       y = round(n * w * act(z))    act = silu, or sigmoid when sigmoid_gate
 //
-// x, y, z: activation dtype, [T, groups * width]; each of the `groups` chunks of a row is normed by itself with the same
-// w [width]. Everything is fp32 until the one rounding at the end. y may be x.
-// Sentinel: kZeroCentred flags a non-finite x (it is the next reader of the residual stream).
-// Source: Qwen3.5 (HF modeling_qwen3_5): input, post-attention, q, k and final norms are zero centred; the norm of the
-// gated delta net is gated and has no + 1.
+// x, y, z: activation dtype, [T, groups * width]; each of the `groups` chunks of a row is normed by itself with the
+// same w [width]. Everything is fp32 until the one rounding at the end. y may be x. Sentinel: kZeroCentred flags a
+// non-finite x (it is the next reader of the residual stream). Source: Qwen3.5 (HF modeling_qwen3_5): input,
+// post-attention, q, k and final norms are zero centred; the norm of the gated delta net is gated and has no + 1.
 #pragma once
 
 #include <span>

@@ -10,7 +10,8 @@
 //
 // x [T, hidden] activation dtype; ids I32 [T, k]; weights F32 [T, k]; shared_scale F32 [T, 1] (only with shared_gate);
 // logits F32 [T, E] optional, the rounded logits. round(): to the activation dtype; sums and softmax fp32.
-// forced_ids I32 [T, k], optional: take these experts, in this order, instead of the k largest (the proof forces choices).
+// forced_ids I32 [T, k], optional: take these experts, in this order, instead of the k largest (the proof forces
+// choices).
 #pragma once
 
 #include <span>

@@ -5,11 +5,10 @@
 //
 //   temperature <= 0: the largest logit, ties to the lowest id.
 //   otherwise: p = softmax(logits / temperature) over the real columns, columns sorted by falling logit, ties by rising
-//   id; top_k > 0 keeps the first k; top_p < 1 keeps the shortest prefix whose share of those is >= top_p; min_p > 0 keeps
-//   p >= min_p * p_max; at least one is kept. With u = uniform(seed, counter) in [0, 1), the first kept token whose
-//   running sum of p exceeds u * (sum of kept p).
-//   uniform: 53 bits of the counter-based generator in sample_random.h; the same seed and counter give the same u in any
-//   batch.
+//   id; top_k > 0 keeps the first k; top_p < 1 keeps the shortest prefix whose share of those is >= top_p; min_p > 0
+//   keeps p >= min_p * p_max; at least one is kept. With u = uniform(seed, counter) in [0, 1), the first kept token
+//   whose running sum of p exceeds u * (sum of kept p). uniform: 53 bits of the counter-based generator in
+//   sample_random.h; the same seed and counter give the same u in any batch.
 //
 // target >= 0: nothing is sampled; token = target, and its log-probability is reported (prompt scoring).
 // A row with a NaN or +inf logit, or with no finite logit, is never sampled: token = -1, numerical_error set, and the
@@ -41,7 +40,7 @@ struct SampleResult {
   float logprob = 0;
   int32_t numerical_error = 0;
   int32_t top_count = 0;
-  int32_t top_ids[kMaxTopLogprobs];     // by falling log-probability, ties by rising id; real columns only
+  int32_t top_ids[kMaxTopLogprobs];  // by falling log-probability, ties by rising id; real columns only
   float top_logprobs[kMaxTopLogprobs];
 };
 
@@ -57,8 +56,8 @@ struct SampleOp {
   using Desc = SampleDesc;
   using Weights = NoWeights;
   struct Args {
-    int32_t rows = 0;   // R
-    ConstView logits;   // F32 [R, vocab]
+    int32_t rows = 0;                      // R
+    ConstView logits;                      // F32 [R, vocab]
     const SampleParams* params = nullptr;  // [R]
     SampleResult* results = nullptr;       // [R]
   };

@@ -9,10 +9,10 @@ std::string describe(const SampleDesc& desc) {
 std::span<const Impl<SampleOp>> SampleOp::impls() {
   static const Impl<SampleOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kSampleCudaReference,
+    kSampleCudaReference,
 #endif
-      kSampleCpuPortable,
-      kSampleReference,
+    kSampleCpuPortable,
+    kSampleReference,
   };
   return rows;
 }
