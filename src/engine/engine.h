@@ -12,11 +12,12 @@ namespace assay::engine {
 
 // Sizes fixed at load.
 struct EngineLimits {
-  int32_t context_tokens = 0;    // most positions of a sequence
-  int32_t max_step_tokens = 0;   // most tokens of a step
-  int32_t max_step_rows = 0;     // most rows of a step
-  int32_t max_step_outputs = 0;  // most outputs of a step
-  int32_t page_tokens = 0;       // positions of a KV page
+  int32_t context_tokens = 0;        // most positions of a sequence
+  int32_t max_step_tokens = 0;       // most tokens of a step
+  int32_t max_step_rows = 0;         // most rows of a step
+  int32_t max_step_outputs = 0;      // most outputs of a step
+  int32_t max_step_adjustments = 0;  // most adjusted logits of a step; at least vocab_size, so that any row fits
+  int32_t page_tokens = 0;           // positions of a KV page
   int32_t page_count = 0;
   int32_t state_slots = 0;    // 0: the model has no recurrent state
   int32_t max_in_flight = 1;  // steps submitted and not collected

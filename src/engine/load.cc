@@ -12,6 +12,7 @@ namespace {
 
 constexpr int32_t kPageTokens = 64;
 constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of the logits of one step, at most
+constexpr int32_t kMinStepAdjustments = 1 << 16;  // so that many rows of a small vocabulary fit in a step
 
 Error bad_option(const std::string& option, const std::string& got, const std::string& wanted) {
   return Error{ErrorKind::kInvalidArgument, "impossible option", option, got, wanted, ""};
@@ -87,6 +88,7 @@ class Loader {
     const int64_t logit_rows = kLogitsBytes / (parts_.config.vocab_size * static_cast<int64_t>(sizeof(float)));
     limits.max_step_outputs = static_cast<int32_t>(
         std::clamp<int64_t>(logit_rows, limits.max_step_rows, std::max(limits.max_step_tokens, limits.max_step_rows)));
+    limits.max_step_adjustments = std::max(limits.vocab_size, kMinStepAdjustments);
     limits.page_tokens = kPageTokens;
     const int64_t pages_per_sequence = (limits.context_tokens + kPageTokens - 1) / kPageTokens;
     const int64_t page_bytes = models_page_bytes(shape);
@@ -136,6 +138,8 @@ class Loader {
     ASSAY_ASSIGN(parts_.logits, device.allocate(outputs * static_cast<size_t>(limits.vocab_size) * sizeof(float)));
     ASSAY_ASSIGN(parts_.sample_params, device.allocate(outputs * sizeof(ops::SampleParams)));
     ASSAY_ASSIGN(parts_.sample_results, device.allocate(outputs * sizeof(ops::SampleResult)));
+    const auto adjustments = static_cast<size_t>(limits.max_step_adjustments);
+    ASSAY_ASSIGN(parts_.sample_adjustments, device.allocate(adjustments * sizeof(ops::LogitAdjustment)));
     ASSAY_ASSIGN(parts_.sentinel, device.allocate((layers + 1) * sizeof(uint32_t)));
     return {};
   }

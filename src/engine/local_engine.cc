@@ -105,9 +105,14 @@ class InProcessEngine : public LocalEngine {
     parts_.device->upload(parts_.sample_params.data(), params_.data(), rows * sizeof(ops::SampleParams));
     ops::Launch run = launch();
     run.layer = static_cast<int>(words_.size()) - 1;
+    if (!step.adjustments.empty()) {
+      parts_.device->upload(parts_.sample_adjustments.data(), step.adjustments.data(),
+                            step.adjustments.size() * sizeof(ops::LogitAdjustment));
+    }
     parts_.sample->enqueue(
         {static_cast<int32_t>(rows), logits(rows), static_cast<const ops::SampleParams*>(parts_.sample_params.data()),
-         static_cast<ops::SampleResult*>(parts_.sample_results.data())},
+         static_cast<ops::SampleResult*>(parts_.sample_results.data()),
+         static_cast<const ops::LogitAdjustment*>(parts_.sample_adjustments.data())},
         run);
     parts_.device->synchronize();
     result.outputs.resize(rows);

@@ -32,6 +32,7 @@ struct EngineParts {
   device::Buffer logits;         // F32 [max_step_outputs, vocab]
   device::Buffer sample_params;  // [max_step_outputs]
   device::Buffer sample_results;
+  device::Buffer sample_adjustments;  // [max_step_adjustments]
   device::Buffer sentinel;  // [layers + 1] words
   EngineLimits limits;
   ModelSummary summary;

@@ -53,6 +53,7 @@ struct Step {
   std::vector<StepRow> rows;
   std::vector<int32_t> pages;
   std::vector<OutputRequest> outputs;
+  std::vector<ops::LogitAdjustment> adjustments;  // SampleParams::first_adjustment points here
   // Given back since the step before; poisoned before this step runs.
   std::vector<int32_t> freed_pages;
   std::vector<int32_t> freed_slots;

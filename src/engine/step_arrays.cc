@@ -45,6 +45,15 @@ void check_step(const Step& step, const EngineLimits& limits) {
   for (const OutputRequest& output : step.outputs) {
     CHECK(output.token > last && output.token < next_token, "output token {} after {}", output.token, last);
     last = output.token;
+    const ops::SampleParams& params = output.params;
+    CHECK(params.first_adjustment >= 0 && params.adjustment_count >= 0 &&
+              params.first_adjustment + params.adjustment_count <= static_cast<int32_t>(step.adjustments.size()),
+          "adjustments {} + {} of {}", params.first_adjustment, params.adjustment_count, step.adjustments.size());
+  }
+  CHECK(static_cast<int32_t>(step.adjustments.size()) <= limits.max_step_adjustments, "{} adjustments",
+        step.adjustments.size());
+  for (const ops::LogitAdjustment& one : step.adjustments) {
+    CHECK(one.token >= 0 && one.token < limits.vocab_size, "adjusted token {}", one.token);
   }
   for (int32_t page : step.pages) CHECK(page >= 0 && page < limits.page_count, "page {}", page);
 }

@@ -37,6 +37,32 @@ Result<void> check_pages(const Request& request, const engine::EngineLimits& lim
                  fmt::format("{} positions", context - 1), fmt::format("at most {} positions", pool_tokens));
 }
 
+Result<void> check_adjustments(const Request& request, const engine::EngineLimits& limits) {
+  if (!std::isfinite(request.presence_penalty) || !std::isfinite(request.frequency_penalty)) {
+    return invalid("presence_penalty, frequency_penalty", "penalty is not finite",
+                   fmt::format("{}, {}", request.presence_penalty, request.frequency_penalty), "finite numbers");
+  }
+  if (!(request.repetition_penalty >= 0.01f && request.repetition_penalty <= 100)) {
+    return invalid("repetition_penalty", "penalty out of range", std::to_string(request.repetition_penalty),
+                   "0.01 to 100");
+  }
+  for (const auto& [token, bias] : request.logit_bias) {
+    if (token < 0 || token >= limits.vocab_size) {
+      return invalid("logit_bias", "token id outside the vocabulary", std::to_string(token),
+                     fmt::format("0 to {}", limits.vocab_size - 1));
+    }
+    if (!std::isfinite(bias))
+      return invalid("logit_bias", "bias is not finite", std::to_string(bias), "finite numbers");
+  }
+  for (const int32_t token : request.stop_tokens) {
+    if (token < 0 || token >= limits.vocab_size) {
+      return invalid("stop_token_ids", "token id outside the vocabulary", std::to_string(token),
+                     fmt::format("0 to {}", limits.vocab_size - 1));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_request(const Request& request, const engine::EngineLimits& limits) {
@@ -57,6 +83,7 @@ Result<void> check_request(const Request& request, const engine::EngineLimits& l
     return invalid("prompt_logprobs", "a step of this engine holds too few outputs to score a prompt",
                    fmt::format("{} outputs", unit_tokens), fmt::format("at most {} outputs", limits.max_step_outputs));
   }
+  ASSAY_TRY(check_adjustments(request, limits));
   return check_pages(request, limits);
 }
 

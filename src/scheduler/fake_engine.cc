@@ -1,8 +1,10 @@
 #include "scheduler/fake_engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "base/check.h"
@@ -34,19 +36,40 @@ float logprob_of(uint64_t hash, int32_t token) {
   return -static_cast<float>(mix(hash, static_cast<uint64_t>(token)) >> 48) / 4096.0f;
 }
 
+using AdjustmentList = std::span<const ops::LogitAdjustment>;
+
+// Every adjustment changes the draw, so that a wrong one changes the token.
+uint64_t hash_adjustments(uint64_t hash, AdjustmentList adjustments) {
+  for (const ops::LogitAdjustment& one : adjustments) {
+    hash = mix(hash, static_cast<uint64_t>(one.token));
+    hash = mix(hash, uint64_t{std::bit_cast<uint32_t>(one.scale)} << 32 | std::bit_cast<uint32_t>(one.add));
+  }
+  return hash;
+}
+
+bool is_banned(AdjustmentList adjustments, int32_t token) {
+  return std::any_of(adjustments.begin(), adjustments.end(),
+                     [&](const auto& one) { return one.token == token && one.add < -0.5f * ops::kBannedLogit; });
+}
+
 int32_t pick_token(const FakeOptions& options, uint64_t hash, const std::vector<int32_t>& history,
-                   const ops::SampleParams& params) {
+                   const ops::SampleParams& params, AdjustmentList adjustments) {
   if (options.script) return options.script(history, params);
+  hash = hash_adjustments(hash, adjustments);
   const uint64_t draw = mix(mix(hash, params.temperature > 0 ? params.seed : 0), params.counter);
+  if (is_banned(adjustments, options.eos_token)) {
+    return (options.eos_token + 1 + static_cast<int32_t>((draw >> 8) % (options.limits.vocab_size - 1))) %
+           options.limits.vocab_size;
+  }
   if (options.eos_every > 0 && draw % options.eos_every == 0) return options.eos_token;
   const int32_t token = static_cast<int32_t>((draw >> 8) % options.limits.vocab_size);
   return token == options.eos_token ? (token + 1) % options.limits.vocab_size : token;
 }
 
 ops::SampleResult sample(const FakeOptions& options, uint64_t hash, const std::vector<int32_t>& history,
-                         const ops::SampleParams& params) {
+                         const ops::SampleParams& params, AdjustmentList adjustments) {
   ops::SampleResult result{};
-  result.token = params.target >= 0 ? params.target : pick_token(options, hash, history, params);
+  result.token = params.target >= 0 ? params.target : pick_token(options, hash, history, params, adjustments);
   if (params.target < 0 && history.front() == options.fault_prompt_token && params.counter == options.fault_counter) {
     result.token = -1;
     result.numerical_error = 1;
@@ -61,8 +84,31 @@ ops::SampleResult sample(const FakeOptions& options, uint64_t hash, const std::v
   return result;
 }
 
+bool changes_logits(const Request& request) {
+  return request.presence_penalty != 0 || request.frequency_penalty != 0 || request.repetition_penalty != 1 ||
+         !request.logit_bias.empty() || request.min_tokens > 0;
+}
+
+// From the definition, without the bookkeeping of Adjustments.
+std::vector<ops::LogitAdjustment> adjustments_of(const Request& request, int32_t vocabulary,
+                                                 const std::vector<int32_t>& generated) {
+  std::vector<ops::LogitAdjustment> list;
+  for (int32_t token = 0; changes_logits(request) && token < vocabulary; ++token) {
+    const auto count = std::count(generated.begin(), generated.end(), token);
+    const bool seen = count > 0 || std::count(request.prompt.begin(), request.prompt.end(), token) > 0;
+    const bool stops = std::count(request.stop_tokens.begin(), request.stop_tokens.end(), token) > 0;
+    ops::LogitAdjustment one{token, seen ? request.repetition_penalty : 1.0f, 0};
+    for (const auto& [biased, bias] : request.logit_bias) one.add += biased == token ? bias : 0.0f;
+    if (count > 0) one.add -= request.presence_penalty;
+    one.add -= request.frequency_penalty * static_cast<float>(count);
+    if (stops && static_cast<int32_t>(generated.size()) < request.min_tokens) one.add -= ops::kBannedLogit;
+    if (one.scale != 1 || one.add != 0) list.push_back(one);
+  }
+  return list;
+}
+
 ops::SampleParams params_of(const Request& request) {
-  return {request.temperature, request.top_k, request.top_p, request.min_p, request.seed, 0, request.top_logprobs, -1};
+  return {request.temperature, request.top_k, request.top_p, request.min_p, request.seed, 0, request.top_logprobs};
 }
 
 }  // namespace
@@ -77,7 +123,7 @@ FakeGeneration fake_generate(const FakeOptions& options, const Request& request)
     hash = extend_hash(hash, request.prompt[i], false);
     if (!request.prompt_logprobs || i + 1 == request.prompt.size()) continue;
     params.target = request.prompt[i + 1];
-    generation.prompt_logprobs.push_back(sample(options, hash, history, params));
+    generation.prompt_logprobs.push_back(sample(options, hash, history, params, {}));
   }
   params.target = -1;
   const int64_t pool_tokens = static_cast<int64_t>(options.limits.page_count) * options.limits.page_tokens;
@@ -85,7 +131,9 @@ FakeGeneration fake_generate(const FakeOptions& options, const Request& request)
   if (request.max_tokens > 0) most = std::min<int64_t>(most, request.max_tokens);
   while (true) {
     params.counter = generation.tokens.size();
-    const ops::SampleResult result = sample(options, hash, history, params);
+    const std::vector<ops::LogitAdjustment> adjustments =
+        adjustments_of(request, options.limits.vocab_size, generation.tokens);
+    const ops::SampleResult result = sample(options, hash, history, params, adjustments);
     if (result.numerical_error != 0) {
       generation.reason = FinishReason::kNumericalError;
       return generation;
@@ -122,6 +170,8 @@ void FakeEngine::check_sizes(const Step& step) const {
         step.rows.size());
   CHECK(static_cast<int32_t>(step.tokens.size()) <= limits.max_step_tokens, "{} tokens", step.tokens.size());
   CHECK(static_cast<int32_t>(step.outputs.size()) <= limits.max_step_outputs, "{} outputs", step.outputs.size());
+  CHECK(static_cast<int32_t>(step.adjustments.size()) <= limits.max_step_adjustments, "{} adjustments",
+        step.adjustments.size());
   bool prefill_seen = false;
   int32_t next_token = 0;
   for (const StepRow& row : step.rows) {
@@ -258,7 +308,11 @@ void FakeEngine::run_row(const Step& step, const StepRow& row, engine::StepResul
       const ops::SampleParams& params = step.outputs[next_output++].params;
       CHECK(params.target >= 0 || params.counter == generated_count, "counter {} of token {}", params.counter,
             generated_count);
-      result.outputs.push_back(sample(options_, hash, history, params));
+      CHECK(params.first_adjustment + params.adjustment_count <= static_cast<int32_t>(step.adjustments.size()),
+            "adjustments {} + {}", params.first_adjustment, params.adjustment_count);
+      const AdjustmentList adjustments =
+          AdjustmentList(step.adjustments).subspan(params.first_adjustment, params.adjustment_count);
+      result.outputs.push_back(sample(options_, hash, history, params, adjustments));
     }
   }
   if (row.state_write >= 0) slots_[row.state_write] = {hash, row.position + row.token_count};

@@ -25,6 +25,7 @@ struct FakeOptions {
                               .max_step_tokens = 256,
                               .max_step_rows = 32,
                               .max_step_outputs = 128,
+                              .max_step_adjustments = 1000,
                               .page_tokens = 16,
                               .page_count = 256,
                               .state_slots = 32,

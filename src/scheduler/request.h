@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ops/sample/sample.h"
@@ -41,6 +42,12 @@ struct Request {
   uint64_t seed = 0;
   int32_t top_logprobs = 0;
   bool prompt_logprobs = false;  // report the log-probability of every prompt token but the first
+  // See adjustments.h. A token may be named once in logit_bias; biases are finite.
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float repetition_penalty = 1;  // 0.01 .. 100
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  int32_t min_tokens = 0;
 };
 
 // One generated token. `result.token` is its id.

@@ -14,7 +14,7 @@ using engine::TokenSource;
 std::optional<Step> Scheduler::schedule() {
   if (in_flight() >= limits_.max_in_flight) return std::nullopt;
   admit();
-  Plan plan{limits_.max_step_tokens, limits_.max_step_rows, limits_.max_step_outputs, {}};
+  Plan plan{limits_.max_step_tokens, limits_.max_step_rows, limits_.max_step_outputs, limits_.max_step_adjustments, {}};
   std::vector<Sequence*> units = by_last_service(false);
   bool unit_planned = false;
   if (unit_blocked_) {
@@ -84,6 +84,8 @@ bool Scheduler::extend(Plan& plan, Sequence& sequence) {
   if (begin >= end || end - begin > plan.tokens_left) return false;
   const int32_t outputs = sequence.targets_in(begin, end) + (sequence.samples_at(end) ? 1 : 0);
   if (outputs > plan.outputs_left) return false;
+  const int32_t adjustments = sequence.samples_at(end) ? sequence.adjustments.count() : 0;
+  if (adjustments > plan.adjustments_left) return false;
   const bool opens_row = sequence.planned_tokens == 0;
   if (opens_row && plan.rows_left == 0) return false;
   if (opens_row && slots_.total() > 0 && slots_.free() == 0) return false;
@@ -96,6 +98,7 @@ bool Scheduler::extend(Plan& plan, Sequence& sequence) {
   sequence.planned_tokens += end - begin;
   plan.tokens_left -= end - begin;
   plan.outputs_left -= outputs;
+  plan.adjustments_left -= adjustments;
   return true;
 }
 
@@ -145,10 +148,10 @@ void Scheduler::emit_row(Step& step, StepInFlight& record, Sequence& sequence) {
                        sequence.planned_slot});
   step.pages.insert(step.pages.end(), sequence.pages.begin(), sequence.pages.begin() + page_count);
 
-  ops::SampleParams params{request.temperature,  request.top_k,
-                           request.top_p,        request.min_p,
-                           request.seed,         static_cast<uint64_t>(sequence.known_tokens() - prompt_tokens),
-                           request.top_logprobs, -1};
+  ops::SampleParams params{request.temperature, request.top_k,
+                           request.top_p,       request.min_p,
+                           request.seed,        static_cast<uint64_t>(sequence.known_tokens() - prompt_tokens),
+                           request.top_logprobs};
   const int32_t targets_end = sequence.targets_requested + sequence.targets_in(begin, end);
   for (int32_t position = begin; position < end; ++position) {
     if (position < prompt_tokens) {
@@ -167,6 +170,9 @@ void Scheduler::emit_row(Step& step, StepInFlight& record, Sequence& sequence) {
   sequence.targets_requested = targets_end;
   if (sequence.samples_at(end)) {
     sequence.newest = TokenSource::of(step.id, static_cast<int32_t>(step.outputs.size()));
+    params.first_adjustment = static_cast<int32_t>(step.adjustments.size());
+    sequence.adjustments.append(static_cast<int32_t>(params.counter), step.adjustments);
+    params.adjustment_count = static_cast<int32_t>(step.adjustments.size()) - params.first_adjustment;
     step.outputs.push_back({first_token + end - begin - 1, params});
     ++sequence.pending;
   }

@@ -48,6 +48,7 @@ void Scheduler::add(uint64_t id, Request request) {
   sequence->id = id;
   sequence->max_generated = generation_limit(request, limits_);
   sequence->request = std::move(request);
+  sequence->adjustments = Adjustments(sequence->request);
   waiting_.push_back(sequence.get());
   sequences_.emplace(id, std::move(sequence));
   ++open_;
@@ -98,6 +99,7 @@ void Scheduler::take_output(Sequence& sequence, const ops::SampleResult& result,
     events.push_back({sequence.id, PromptLogprobsEvent{sequence.prompt_logprobs}});
   }
   sequence.generated.push_back(result.token);
+  sequence.adjustments.generated(result.token);
   --sequence.pending;
   if (sequence.pending == 0) sequence.newest = engine::TokenSource::literal(result.token);
   events.push_back({sequence.id, TokenEvent{index, result}});

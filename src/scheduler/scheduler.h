@@ -96,6 +96,7 @@ class Scheduler {
     int32_t tokens_left = 0;
     int32_t rows_left = 0;
     int32_t outputs_left = 0;
+    int32_t adjustments_left = 0;
     std::vector<Sequence*> rows;
   };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/step.h"
+#include "scheduler/adjustments.h"
 #include "scheduler/request.h"
 
 namespace assay::scheduler {
@@ -21,6 +22,7 @@ enum class Stage : uint8_t {
 struct Sequence {
   uint64_t id = 0;
   Request request;
+  Adjustments adjustments;
   int32_t max_generated = 0;  // max_tokens, or what the context leaves
   Stage stage = Stage::kWaiting;
 
@@ -49,7 +51,7 @@ struct Sequence {
   // Its next row is a decode row, not a unit of prefill or replay.
   bool decoding() const { return submitted >= prompt_tokens() && submitted >= replay_until; }
   bool runnable() const {
-    if (stage != Stage::kRunning) return false;
+    if (stage != Stage::kRunning || (pending > 0 && adjustments.needs_history())) return false;
     return !decoding() || known_tokens() - prompt_tokens() < max_generated;
   }
   engine::Phase phase() const {

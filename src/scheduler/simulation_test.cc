@@ -46,6 +46,7 @@ class Simulation {
     limits.state_slots = one_of({0, 2, 3, 5, 9, 40});
     limits.max_in_flight = between(1, 3);
     limits.vocab_size = between(5, 1000);
+    limits.max_step_adjustments = limits.vocab_size * one_of({1, 4});
     options_.eos_token = between(0, 4);
     options_.eos_every = one_of({0, 6, 30});
     options_.fault_prompt_token = 3;
@@ -91,6 +92,12 @@ class Simulation {
     request.seed = random_();
     request.top_logprobs = between(0, 3);
     request.prompt_logprobs = between(0, 3) == 0;
+    if (between(0, 3) == 0) request.presence_penalty = 0.5f;
+    if (between(0, 3) == 0) request.frequency_penalty = -0.25f;
+    if (between(0, 7) == 0) request.repetition_penalty = 1.25f;
+    if (between(0, 3) == 0) request.min_tokens = between(1, 20);
+    if (between(0, 3) == 0) request.logit_bias = {{between(0, options_.limits.vocab_size - 1), 2.0f}, {0, -1.0f}};
+    if (request.logit_bias.size() == 2 && request.logit_bias[0].first == 0) request.logit_bias.pop_back();
     if (!check_request(request, options_.limits).ok()) {
       ++coverage_.refused;
       return;

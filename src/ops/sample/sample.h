@@ -10,6 +10,15 @@
 //   whose running sum of p exceeds u * (sum of kept p). uniform: 53 bits of the counter-based generator in
 //   sample_random.h; the same seed and counter give the same u in any batch.
 //
+// Before that, a row's adjustments change the logits that the token is chosen by, and nothing else: log-probabilities
+// and alternatives stay the model's. For each adjusted token, in fp32, every operation rounded by itself:
+//   logit = logit > 0 ? logit / scale : logit * scale;    logit = logit + add
+// where whoever asks for the sample has put (scheduler/adjustments.h):
+//   scale: the repetition penalty of tokens in the prompt or generated before, as Hugging Face has it; else 1
+//   add:   bias - presence * [count > 0] - frequency * count, count: how often the token was generated, as OpenAI has
+//          it; less kBannedLogit for a token that must not come yet
+// Finite logits stay finite, so a row whose every token is adjusted is sampled like any other.
+//
 // target >= 0: nothing is sampled; token = target, and its log-probability is reported (prompt scoring).
 // A row with a NaN or +inf logit, or with no finite logit, is never sampled: token = -1, numerical_error set, and the
 // sentinel's head word gets kNonFiniteLogits.
@@ -24,6 +33,21 @@ namespace assay::ops {
 
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
+// Below any logit of a model; finite, so that among banned tokens alone there still is a largest.
+inline constexpr float kBannedLogit = 1e30f;
+
+struct LogitAdjustment {
+  int32_t token = 0;  // at most one adjustment of a row names it; of a padding row it does nothing
+  float scale = 1;    // 0.01 .. 100
+  float add = 0;
+};
+
+// The formula above, on the host.
+inline float adjusted_logit(float logit, const LogitAdjustment& adjustment) {
+  const volatile float scaled = logit > 0 ? logit / adjustment.scale : logit * adjustment.scale;  // not one fma
+  return scaled + adjustment.add;
+}
+
 struct SampleParams {
   float temperature = 0;
   int32_t top_k = 0;  // 0: all
@@ -33,6 +57,8 @@ struct SampleParams {
   uint64_t counter = 0;      // index of the generated token in its sequence
   int32_t top_logprobs = 0;  // how many alternatives to report, at most kMaxTopLogprobs
   int32_t target = -1;
+  int32_t first_adjustment = 0;  // into Args::adjustments
+  int32_t adjustment_count = 0;
 };
 
 struct SampleResult {
@@ -60,6 +86,8 @@ struct SampleOp {
     ConstView logits;                      // F32 [R, vocab]
     const SampleParams* params = nullptr;  // [R]
     SampleResult* results = nullptr;       // [R]
+    // Of all rows one after the other; null where no row has any.
+    const LogitAdjustment* adjustments = nullptr;
   };
   static std::span<const Impl<SampleOp>> impls();
 };

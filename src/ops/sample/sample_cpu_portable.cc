@@ -1,7 +1,8 @@
 // sample in plain C++, three passes. First and second go over (row, block of 1024 columns) items: each block's largest
 // logit and whether it holds NaN or +inf, then its sums of exponentials. Third, one item a row: only the blocks that
 // reach near the largest logit are looked at again, for as many leading columns as the row's parameters need; a row
-// that needs them all ends in a full sort. Bound by reading the logits twice: 8 * vocab bytes a row.
+// that needs them all ends in a full sort. A row with adjustments draws from a copy of its logits, which the third pass
+// makes and scans. Bound by reading the logits twice: 8 * vocab bytes a row.
 //
 // Order: in a block the lane order of backend/cpu/lanes.h in fp32; blocks are added in fp64, rising; running sums over
 // sorted columns in fp64.
@@ -193,7 +194,7 @@ class CpuPortable : public Plan<SampleOp::Args> {
     const int64_t blocks = block_count(desc_);
     const View memory = workspace.take(DType::kU8, args.rows, blocks * int64_t{sizeof(BlockStats)});
     BlockStats* stats = static_cast<BlockStats*>(memory.data);
-    const int64_t slot_bytes = candidate_bytes(desc_);
+    const int64_t slot_bytes = CpuPortable::slot_bytes(desc_);
     const View slots = workspace.rest();
     CHECK(slots.cols >= slot_bytes, "workspace of {} bytes", launch.workspace.cols);
     pool.parallel_for(args.rows * blocks, 8, [&](int64_t begin, int64_t end) {
@@ -207,17 +208,33 @@ class CpuPortable : public Plan<SampleOp::Args> {
       }
     });
     cpu::for_each_item(pool, args.rows, slots.cols / slot_bytes, [&](int64_t row, int64_t slot) {
-      auto* candidates = reinterpret_cast<Candidate*>(slots.row<char>(0) + slot * slot_bytes);
-      args.results[row] = finish(args, row, stats + row * blocks, candidates);
+      args.results[row] = finish(args, row, stats + row * blocks, slots.row<char>(0) + slot * slot_bytes);
       if (args.results[row].numerical_error != 0) raise_flags(launch, Sentinel::kNonFiniteLogits);
     });
   }
 
-  static int64_t candidate_bytes(const SampleDesc& desc) {
-    return static_cast<int64_t>(device::Arena::round_up(static_cast<size_t>(desc.real_vocab) * sizeof(Candidate)));
+  // Of one row at a time: candidates; adjusted logits and their blocks.
+  static int64_t slot_bytes(const SampleDesc& desc) {
+    Workspace counted;
+    place_scratch(counted, desc);
+    return static_cast<int64_t>(counted.used());
   }
 
  private:
+  struct Scratch {
+    Candidate* candidates;
+    float* adjusted;
+    BlockStats* blocks;
+  };
+
+  static Scratch place_scratch(Workspace& workspace, const SampleDesc& desc) {
+    const View candidates = workspace.take(DType::kU8, desc.real_vocab, sizeof(Candidate));
+    const View adjusted = workspace.take(DType::kF32, 1, desc.real_vocab);
+    const View blocks = workspace.take(DType::kU8, block_count(desc), sizeof(BlockStats));
+    return {static_cast<Candidate*>(candidates.data), static_cast<float*>(adjusted.data),
+            static_cast<BlockStats*>(blocks.data)};
+  }
+
   struct Largest {
     float all = -kInfinity;
     float real = -kInfinity;
@@ -249,13 +266,39 @@ class CpuPortable : public Plan<SampleOp::Args> {
     if (largest.bad || largest.real == -kInfinity) return;  // finish() reports it
     const float* data = args.logits.row<float>(row) + block * kBlock;
     const SampleParams& params = args.params[row];
-    const bool sampled = params.target < 0 && params.temperature > 0;
+    const bool sampled = params.target < 0 && params.temperature > 0 && params.adjustment_count == 0;
     stats.sum = sum_of_exp(data, columns(block, desc_.vocab), largest.all, 1.0f);
     stats.real_sum =
         sampled ? sum_of_exp(data, columns(block, desc_.real_vocab), largest.real, params.temperature) : 0.0f;
   }
 
-  SampleResult finish(const SampleOp::Args& args, int64_t row, const BlockStats* blocks, Candidate* candidates) const {
+  // The token of a row with adjustments.
+  int32_t sample_adjusted(const SampleOp::Args& args, int64_t row, const Scratch& scratch) const {
+    const SampleParams& params = args.params[row];
+    std::copy_n(args.logits.row<float>(row), desc_.real_vocab, scratch.adjusted);
+    for (int32_t i = 0; i < params.adjustment_count; ++i) {
+      const LogitAdjustment& adjustment = args.adjustments[params.first_adjustment + i];
+      if (adjustment.token >= desc_.real_vocab) continue;
+      float& logit = scratch.adjusted[adjustment.token];
+      logit = adjusted_logit(logit, adjustment);
+    }
+    const int32_t blocks = (desc_.real_vocab + kBlock - 1) / kBlock;
+    Row work{scratch.adjusted, params, scratch.blocks, blocks, desc_.real_vocab, scratch.candidates, -kInfinity, 0};
+    for (int32_t b = 0; b < blocks; ++b) {
+      scratch.blocks[b].real_largest = largest_of(scratch.adjusted + b * kBlock, columns(b, desc_.real_vocab));
+      work.real_largest = std::max(work.real_largest, scratch.blocks[b].real_largest);
+    }
+    for (int32_t b = 0; b < blocks && params.temperature > 0; ++b) {
+      work.real_total += sum_of_exp(scratch.adjusted + b * kBlock, columns(b, desc_.real_vocab), work.real_largest,
+                                    params.temperature);
+    }
+    return work.sample();
+  }
+
+  SampleResult finish(const SampleOp::Args& args, int64_t row, const BlockStats* blocks, char* slot) const {
+    Workspace workspace(View(slot, DType::kU8, 1, slot_bytes(desc_)));
+    const Scratch scratch = place_scratch(workspace, desc_);
+    Candidate* candidates = scratch.candidates;
     SampleResult result = {};
     const Largest largest = largest_of_blocks(blocks);
     if (largest.bad || largest.real == -kInfinity) {
@@ -272,7 +315,11 @@ class CpuPortable : public Plan<SampleOp::Args> {
       work.real_total += blocks[b].real_sum;
     }
     const double log_sum = largest.all + std::log(sum);
-    result.token = params.target >= 0 ? params.target : work.sample();
+    if (params.target >= 0) {
+      result.token = params.target;
+    } else {
+      result.token = params.adjustment_count > 0 ? sample_adjusted(args, row, scratch) : work.sample();
+    }
     result.logprob = static_cast<float>(work.logits[result.token] - log_sum);
     result.top_count = std::clamp(params.top_logprobs, 0, std::min(kMaxTopLogprobs, desc_.real_vocab));
     if (result.top_count > 0) work.leading(result.top_count);
@@ -290,7 +337,7 @@ size_t workspace_bytes(const SampleDesc& desc, const Bucket& bucket, MakeContext
   Workspace counted;
   counted.take(DType::kU8, std::max(bucket.tokens, bucket.sequences),
                CpuPortable::block_count(desc) * int64_t{sizeof(BlockStats)});
-  const auto slot = static_cast<size_t>(CpuPortable::candidate_bytes(desc));
+  const auto slot = static_cast<size_t>(CpuPortable::slot_bytes(desc));
   return counted.used() + slot * static_cast<size_t>(std::max(1, context.caps.multiprocessors));
 }
 

@@ -1,4 +1,5 @@
-// The definition of sample: a full sort, fp64. Workspace: one id and one fp64 weight a row and column.
+// The definition of sample: a full sort, fp64. Workspace: one id, one fp64 weight and one adjusted logit a row and
+// column.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -20,17 +21,27 @@ class Reference : public Plan<SampleOp::Args> {
     Workspace workspace(launch.workspace);
     const View order = workspace.take(DType::kI32, args.rows, desc_.real_vocab);
     const View weights = workspace.take(DType::kF64, args.rows, desc_.real_vocab);
+    const View adjusted = workspace.take(DType::kF32, args.rows, desc_.real_vocab);
     cpu::pool_of(launch.stream).parallel_for(args.rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         args.results[row] =
-            run_row(args.logits.row<float>(row), args.params[row], order.row<int32_t>(row), weights.row<double>(row));
+            run_row(args, row, {order.row<int32_t>(row), weights.row<double>(row), adjusted.row<float>(row)});
         if (args.results[row].numerical_error != 0) raise_flags(launch, Sentinel::kNonFiniteLogits);
       }
     });
   }
 
  private:
-  SampleResult run_row(const float* logits, const SampleParams& params, int32_t* order, double* weights) const {
+  // One element a real column each.
+  struct Memory {
+    int32_t* order;
+    double* weights;
+    float* adjusted;
+  };
+
+  SampleResult run_row(const SampleOp::Args& args, int64_t row, const Memory& memory) const {
+    const float* logits = args.logits.row<float>(row);
+    const SampleParams& params = args.params[row];
     SampleResult result = {};
     const float* end = logits + desc_.vocab;
     const auto bad = [](float x) { return std::isnan(x) || (std::isinf(x) && x > 0); };
@@ -44,18 +55,35 @@ class Reference : public Plan<SampleOp::Args> {
     for (const float* logit = logits; logit < end; ++logit) sum += std::exp(*logit - largest);
     const double log_sum = largest + std::log(sum);
 
+    CHECK(params.target < desc_.vocab, "target {} of {}", params.target, desc_.vocab);
+    result.token = params.target >= 0 ? params.target : choose(args, row, memory);
+    result.logprob = static_cast<float>(logits[result.token] - log_sum);
+    result.top_count = std::clamp(params.top_logprobs, 0, std::min(kMaxTopLogprobs, desc_.real_vocab));
+    sort_columns(logits, memory.order);
+    for (int32_t i = 0; i < result.top_count; ++i) {
+      result.top_ids[i] = memory.order[i];
+      result.top_logprobs[i] = static_cast<float>(logits[memory.order[i]] - log_sum);
+    }
+    return result;
+  }
+
+  void sort_columns(const float* logits, int32_t* order) const {
     std::iota(order, order + desc_.real_vocab, 0);
     std::sort(order, order + desc_.real_vocab,
               [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-    CHECK(params.target < desc_.vocab, "target {} of {}", params.target, desc_.vocab);
-    result.token = params.target >= 0 ? params.target : pick(logits, params, order, weights);
-    result.logprob = static_cast<float>(logits[result.token] - log_sum);
-    result.top_count = std::clamp(params.top_logprobs, 0, std::min(kMaxTopLogprobs, desc_.real_vocab));
-    for (int32_t i = 0; i < result.top_count; ++i) {
-      result.top_ids[i] = order[i];
-      result.top_logprobs[i] = static_cast<float>(logits[order[i]] - log_sum);
+  }
+
+  int32_t choose(const SampleOp::Args& args, int64_t row, const Memory& memory) const {
+    const SampleParams& params = args.params[row];
+    std::copy_n(args.logits.row<float>(row), desc_.real_vocab, memory.adjusted);
+    for (int32_t i = 0; i < params.adjustment_count; ++i) {
+      const LogitAdjustment& adjustment = args.adjustments[params.first_adjustment + i];
+      if (adjustment.token >= desc_.real_vocab) continue;
+      float& logit = memory.adjusted[adjustment.token];
+      logit = adjusted_logit(logit, adjustment);
     }
-    return result;
+    sort_columns(memory.adjusted, memory.order);
+    return pick(memory.adjusted, params, memory.order, memory.weights);
   }
 
   int32_t pick(const float* logits, const SampleParams& params, const int32_t* order, double* weights) const {
@@ -93,6 +121,7 @@ size_t workspace_bytes(const SampleDesc& desc, const Bucket& bucket, MakeContext
   const int64_t rows = std::max(bucket.tokens, bucket.sequences);
   counted.take(DType::kI32, rows, desc.real_vocab);
   counted.take(DType::kF64, rows, desc.real_vocab);
+  counted.take(DType::kF32, rows, desc.real_vocab);
   return counted.used();
 }
 

@@ -16,13 +16,15 @@ constexpr double kU = 0x1p-24;  // unit roundoff of fp32
 constexpr const char* kRows[] = {"cpu_portable", "reference"};
 
 std::vector<SampleResult> run(std::string_view row, const SampleDesc& desc, const Tensor& logits,
-                              const std::vector<SampleParams>& params, int threads = 1, uint32_t* flag = nullptr) {
+                              const std::vector<SampleParams>& params, int threads = 1, uint32_t* flag = nullptr,
+                              const std::vector<LogitAdjustment>& adjustments = {}) {
   Cpu cpu(threads);
   const auto rows = static_cast<int32_t>(params.size());
   std::vector<SampleResult> results(params.size());
   Sentinel flags{flag};
   cpu.prepare<SampleOp>(row, desc, {rows, rows})
-      .run({rows, logits.view(), params.data(), results.data()}, nullptr, flag == nullptr ? nullptr : &flags, 0);
+      .run({rows, logits.view(), params.data(), results.data(), adjustments.data()}, nullptr,
+           flag == nullptr ? nullptr : &flags, 0);
   return results;
 }
 
@@ -139,6 +141,87 @@ std::vector<SampleParams> random_params(Random& random, int64_t rows) {
     all.push_back(params);
   }
   return all;
+}
+
+// Appends some adjustments for each row, now and then for every column.
+std::vector<LogitAdjustment> random_adjustments(Random& random, const SampleDesc& desc,
+                                                std::vector<SampleParams>& params) {
+  const float scales[] = {1.0f, 1.1f, 0.5f, 2.0f};
+  const float adds[] = {0.0f, -1.5f, 100.0f, -100.0f, -kBannedLogit, 0.25f};
+  std::vector<LogitAdjustment> all;
+  for (SampleParams& row : params) {
+    const uint32_t one_in = random.below(4) == 0 ? 1 : 1 + random.below(60);
+    row.first_adjustment = static_cast<int32_t>(all.size());
+    for (int32_t token = 0; token < desc.real_vocab; ++token) {
+      if (random.below(one_in) == 0) all.push_back({token, scales[random.below(4)], adds[random.below(6)]});
+    }
+    row.adjustment_count = static_cast<int32_t>(all.size()) - row.first_adjustment;
+  }
+  return all;
+}
+
+// A row with adjustments draws the token of a row whose logits were changed beforehand, and reports the model's own
+// log-probabilities.
+TEST(Sample, AdjustmentsChangeTheTokenAlone) {
+  for (const SampleDesc desc : {SampleDesc{1100, 1000}, SampleDesc{333, 333}, SampleDesc{5001, 4097}}) {
+    Random random(static_cast<uint64_t>(desc.vocab) + 1);
+    const Tensor logits = random_logits(random, desc, 120);
+    const auto plain = random_params(random, 120);
+    auto params = plain;
+    const auto adjustments = random_adjustments(random, desc, params);
+    Tensor changed(DType::kF32, 120, desc.vocab);
+    changed.fill([&](int64_t row, int64_t col) { return static_cast<float>(logits.at(row, col)); });
+    for (int64_t row = 0; row < 120; ++row) {
+      const SampleParams& own = params[static_cast<size_t>(row)];
+      for (int32_t i = 0; i < own.adjustment_count; ++i) {
+        const LogitAdjustment& one = adjustments[static_cast<size_t>(own.first_adjustment + i)];
+        const auto logit = static_cast<float>(logits.at(row, one.token));
+        changed.set(row, one.token, (logit > 0 ? logit / one.scale : logit * one.scale) + one.add);
+      }
+    }
+    int different = 0;
+    for (const auto name : kRows) {
+      const auto got = run(name, desc, logits, params, 2, nullptr, adjustments);
+      const auto model = run(name, desc, logits, plain, 2);
+      const auto wanted = run(name, desc, changed, plain, 2);
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(got[i].token, wanted[i].token) << name << " row " << i;
+        ASSERT_EQ(got[i].numerical_error, 0);
+        different += got[i].token != model[i].token;
+        SampleResult expected = model[i];  // all but the token and its own log-probability
+        expected.token = got[i].token;
+        expected.logprob = got[i].logprob;
+        ASSERT_EQ(std::memcmp(&expected, &got[i], sizeof(expected)), 0) << name << " row " << i;
+        if (got[i].token == model[i].token) {
+          ASSERT_EQ(got[i].logprob, model[i].logprob) << name << " row " << i;
+        }
+      }
+    }
+    EXPECT_GT(different, 60);
+  }
+}
+
+TEST(Sample, AdjustmentFormula) {
+  const SampleDesc desc{4, 4};
+  SampleParams params;
+  params.top_logprobs = 2;
+  const auto token = [&](std::string_view name, std::vector<LogitAdjustment> adjustments) {
+    params.adjustment_count = static_cast<int32_t>(adjustments.size());
+    const auto result = run(name, desc, logits_of({{2.0f, 1.5f, -1.0f, -3.0f}}), {params}, 1, nullptr, adjustments)[0];
+    EXPECT_EQ(result.top_ids[0], 0);
+    return result.token;
+  };
+  for (const auto name : kRows) {
+    EXPECT_EQ(token(name, {}), 0);
+    EXPECT_EQ(token(name, {{0, 1.3f, 0}}), 0);      // 1.54
+    EXPECT_EQ(token(name, {{0, 1.4f, 0}}), 1);      // 1.43
+    EXPECT_EQ(token(name, {{0, 1, -0.75f}}), 1);    // 1.25
+    EXPECT_EQ(token(name, {{2, 0.5f, 2.75f}}), 2);  // -1 * 0.5 + 2.75 = 2.25; divided first it would be 0.75
+    EXPECT_EQ(token(name, {{2, 2, 3.9f}}), 0);      // -2 + 3.9
+    EXPECT_EQ(token(name, {{0, 1, -kBannedLogit}, {1, 1, -kBannedLogit}, {2, 1, -kBannedLogit}}), 3);
+    EXPECT_GE(token(name, {{0, 1, -kBannedLogit}, {1, 1, -kBannedLogit}, {2, 1, -kBannedLogit}, {3, 1, -kBannedLogit}}),
+              0);  // all banned: still a token
+  }
 }
 
 // u meets a boundary of the running sum to within rounding (1e-5 of the whole) about once in 10^4 draws; none here.
