@@ -16,7 +16,7 @@ std::vector<OpRows> all_rows() {
   std::vector<OpRows> list;
   for_each_op([&]<class Op>() {
     OpRows entry{Op::kName, {}};
-    for (const auto& impl : Op::impls()) entry.rows.emplace_back(impl.name);
+    for (const auto* impl : rows<Op>()) entry.rows.emplace_back(impl->name);
     list.push_back(std::move(entry));
   });
   return list;

@@ -1,17 +1,23 @@
 // Selector: which row runs an op, and the record of why (`--explain`).
 //
 // A row forced by `force("linear", "reference")` is used or the load fails: it never falls back. Otherwise the first
-// row of the op's list that can run. One entry per op and Desc is kept for explain().
+// row of the op's list that can run and that the judge, if there is one, lets pass. One entry per op and Desc is kept
+// for explain().
+// A selector that collects makes no plans: it notes what the model asks for, so that rows can be proven before any is
+// chosen.
 //
 // Owner: the engine. Thread: the loading thread only.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ops/impl.h"
+#include "ops/instances.h"
+#include "ops/row_list.h"
 
 namespace assay::ops {
 
@@ -30,6 +36,14 @@ struct Decision {
 
 class Selector {
  public:
+  // Why a row may not be chosen for a Desc; nullopt when it may. Rows made of part plans are not asked about.
+  using Judge = std::function<Refusal(std::string_view op, const std::string& desc, std::string_view row)>;
+
+  // Every plan asked for is noted in `instances`, which must outlive this; the plans of rows that run on a device come
+  // back null. Of an op with rows made of parts all those are made, so that the parts are noted too.
+  void collect_into(Instances* instances) { instances_ = instances; }
+  void set_judge(Judge judge) { judge_ = std::move(judge); }
+
   // Errors: kInvalidArgument when op or row is unknown, or the op is forced to another row already. op "*": every op
   // that has such a row.
   Result<void> force(std::string_view op, std::string_view row);
@@ -37,25 +51,27 @@ class Selector {
   // The row for a Desc. Errors: kUnsupported with every row's refusal.
   template <class Op>
   Result<const Impl<Op>*> row(const typename Op::Desc& desc, const DeviceCaps& caps) {
-    Decision& decision = entry(Op::kName, describe(desc));
+    const std::string desc_text = describe(desc);
+    Decision& decision = entry(Op::kName, desc_text);
     ++decision.uses;
     const bool fresh = decision.rows.empty();
     const std::string_view forced = forced_row(Op::kName);
     const Impl<Op>* chosen = nullptr;
-    for (const Impl<Op>& impl : Op::impls()) {
-      Refusal refusal = refuse(impl, desc, caps);
+    for (const Impl<Op>* impl : rows<Op>()) {
+      Refusal refused = refusal(*impl, desc, caps);
+      if (!refused && judge_ && impl->backend) refused = judge_(Op::kName, desc_text, impl->name);
       std::string reason;
-      if (!forced.empty() && forced != impl.name) {
+      if (!forced.empty() && forced != impl->name) {
         reason = "another row is forced";
-      } else if (refusal) {
-        reason = *refusal;
+      } else if (refused) {
+        reason = *refused;
       } else if (chosen == nullptr) {
-        chosen = &impl;
-        reason = forced.empty() ? "chosen: first that can run" : "chosen: forced";
+        chosen = impl;
+        reason = !forced.empty() ? "chosen: forced" : judge_ ? "chosen: first proven" : "chosen: first that can run";
       } else {
         reason = "later in the list";
       }
-      if (fresh) decision.rows.push_back({impl.name, std::move(reason)});
+      if (fresh) decision.rows.push_back({impl->name, std::move(reason)});
     }
     if (chosen == nullptr) return none(decision);
     decision.chosen = chosen->name;
@@ -66,6 +82,7 @@ class Selector {
   template <class Op>
   Result<PlanPtr<Op>> plan(const typename Op::Desc& desc, const Bucket& bucket, const typename Op::Weights& weights,
                            MakeContext& context) {
+    if (instances_ != nullptr) return collect<Op>(desc, bucket, weights, context);
     ASSAY_ASSIGN(const Impl<Op>* impl, row<Op>(desc, context.caps));
     return impl->make(desc, bucket, weights, context);
   }
@@ -83,14 +100,21 @@ class Selector {
 
  private:
   template <class Op>
-  static Refusal refuse(const Impl<Op>& impl, const typename Op::Desc& desc, const DeviceCaps& caps) {
-    if (impl.backend && *impl.backend != caps.backend) return "for " + std::string(device::backend_name(*impl.backend));
-    return impl.can_run(desc, caps);
+  Result<PlanPtr<Op>> collect(const typename Op::Desc& desc, const Bucket& bucket, const typename Op::Weights& weights,
+                              MakeContext& context) {
+    instances_->add<Op>({desc, bucket, weights});
+    for (const Impl<Op>* impl : rows<Op>()) {
+      if (impl->backend || impl->can_run(desc, context.caps)) continue;
+      ASSAY_ASSIGN([[maybe_unused]] const PlanPtr<Op> parts, impl->make(desc, bucket, weights, context));
+    }
+    return PlanPtr<Op>();
   }
   Decision& entry(std::string_view op, std::string desc);
   std::string_view forced_row(std::string_view op) const;
   static Error none(const Decision& decision);
 
+  Instances* instances_ = nullptr;
+  Judge judge_;
   std::map<std::string, std::string, std::less<>> forced_;
   std::vector<Decision> decisions_;
 };

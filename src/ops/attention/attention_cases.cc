@@ -1,0 +1,221 @@
+// What attention is proven with.
+//
+// Bound, for one head of one token over n positions, p the exact softmax, o = sum p v:
+//   ds_j = scale sum_error(D, sum|q k|) + 3 u |s_j|   [+ u scale sum|q k| where a factor is fp32]
+//   a weight is exp(s_j - max) with relative error ds_j + (6 + 2 (max - s_j)) u (exponential, its argument's rounding,
+//   and the rescaling when a larger maximum is met); each moves o by p_j |v_j - o| accumulated = sum p_j |v_j - o|
+//   (ds_j + (6 + 2 (max - s_j)) u) + sum_error(n, sum p|v|) + sum_error(n, 1) |o| + 4 u |o| times the gate, which adds
+//   (8 + |g|) u |o gate| rounding    = ulp(out)
+// lse: sum p_j ds_j + sum_error(n, 1) + 4 u (|lse| + 1), and one ulp of fp32.
+#include <algorithm>
+
+#include "ops/all_cases.h"
+#include "ops/case_batch.h"
+
+namespace assay::ops {
+namespace {
+
+constexpr int64_t kCheckWork = 4'000'000;
+
+struct Arrays {
+  int q, gate, k, v, out, lse;
+};
+
+struct Checked {
+  int64_t token;
+  int32_t head;
+};
+
+struct Element {
+  double value, accumulated;
+};
+struct Expected {
+  std::vector<Checked> checked;
+  std::vector<std::vector<Element>> out;  // [checked][head_dim]
+  std::vector<Element> lse;
+};
+
+class Definition {
+ public:
+  Definition(const AttentionDesc& desc, const Bench& bench, const Arrays& arrays, const CaseBatch& batch,
+             int64_t page_stride)
+      : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch), page_stride_(page_stride) {}
+
+  void compute(const Checked& which, Expected& expected) const {
+    const int32_t position = batch_.positions[static_cast<size_t>(which.token)], dim = desc_.head_dim;
+    const auto n = static_cast<size_t>(position) + 1;
+    std::vector<double> query(static_cast<size_t>(dim)), scores(n), errors(n);
+    for (int32_t d = 0; d < dim; ++d)
+      query[static_cast<size_t>(d)] = bench_.initial(arrays_.q, which.token, which.head * dim + d);
+    double largest = -INFINITY;
+    const bool inexact = desc_.activation == DType::kF32 || desc_.cache == DType::kF32;
+    for (size_t j = 0; j < n; ++j) {
+      double sum = 0, magnitudes = 0;
+      const int64_t at = offset(which, static_cast<int32_t>(j));
+      for (int32_t d = 0; d < dim; ++d) {
+        const double term = query[static_cast<size_t>(d)] * bench_.initial(arrays_.k, 0, at + d);
+        sum += term;
+        magnitudes += std::abs(term);
+      }
+      scores[j] = desc_.scale * sum;
+      errors[j] = desc_.scale * (sum_error(dim, magnitudes) + (inexact ? kUnit * magnitudes : 0)) +
+                  3 * kUnit * std::abs(scores[j]);
+      largest = std::max(largest, scores[j]);
+    }
+    double total = 0;
+    for (double score : scores) total += std::exp(score - largest);
+    std::vector<double> out(static_cast<size_t>(dim)), absolute(out), moved(out);
+    double lse_error = 0;
+    for (size_t j = 0; j < n; ++j) {
+      const double p = std::exp(scores[j] - largest) / total;
+      lse_error += p * errors[j];
+      const int64_t at = offset(which, static_cast<int32_t>(j));
+      for (int32_t d = 0; d < dim; ++d) out[static_cast<size_t>(d)] += p * bench_.initial(arrays_.v, 0, at + d);
+    }
+    for (size_t j = 0; j < n; ++j) {
+      const double p = std::exp(scores[j] - largest) / total;
+      const double weight_error = errors[j] + (6 + 2 * (largest - scores[j])) * kUnit;
+      const int64_t at = offset(which, static_cast<int32_t>(j));
+      for (int32_t d = 0; d < dim; ++d) {
+        const double v = bench_.initial(arrays_.v, 0, at + d);
+        absolute[static_cast<size_t>(d)] += p * std::abs(v);
+        moved[static_cast<size_t>(d)] += p * std::abs(v - out[static_cast<size_t>(d)]) * weight_error;
+      }
+    }
+    std::vector<Element> elements;
+    const auto count = static_cast<int64_t>(n);
+    for (int32_t d = 0; d < dim; ++d) {
+      const auto i = static_cast<size_t>(d);
+      double accumulated =
+          moved[i] + sum_error(count, absolute[i]) + (sum_error(count, 1) + 4 * kUnit) * std::abs(out[i]);
+      double value = out[i];
+      if (desc_.output_gate) {
+        const double gate = bench_.initial(arrays_.gate, which.token, int64_t{2} * which.head * dim + d);
+        const double open = 1 / (1 + std::exp(-gate));
+        value *= open;
+        accumulated = accumulated * open + (8 + std::abs(gate)) * kUnit * std::abs(value);
+      }
+      elements.push_back({value, accumulated});
+    }
+    const double lse = largest + std::log(total);
+    expected.lse.push_back({lse, lse_error + sum_error(count, 1) + 4 * kUnit * (std::abs(lse) + 1)});
+    expected.checked.push_back(which);
+    expected.out.push_back(std::move(elements));
+  }
+
+ private:
+  int64_t offset(const Checked& which, int32_t position) const {
+    const int32_t kv_head = which.head / (desc_.heads / desc_.kv_heads);
+    return batch_.page(which.token, position) * page_stride_ +
+           (int64_t{kv_head} * kCasePageTokens + position % kCasePageTokens) * desc_.head_dim;
+  }
+  const AttentionDesc& desc_;
+  const Bench& bench_;
+  const Arrays& arrays_;
+  const CaseBatch& batch_;
+  int64_t page_stride_;
+};
+
+// Keys and values of live positions; everything else on a page, and free pages, hold what must not be read.
+void add_cache(const AttentionDesc& desc, const CaseBatch& batch, CaseRandom& random, Bench& bench, Arrays& arrays) {
+  const int64_t page = int64_t{desc.kv_heads} * kCasePageTokens * desc.head_dim;
+  std::vector<int32_t> live(static_cast<size_t>(batch.page_count), 0);
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const int32_t end = batch.sequences[s].position + batch.sequences[s].tokens;
+    for (int32_t first = 0; first < end; first += kCasePageTokens) {
+      const auto index = s * static_cast<size_t>(batch.stride) + static_cast<size_t>(first / kCasePageTokens);
+      live[static_cast<size_t>(batch.page_table[index])] = std::min(kCasePageTokens, end - first);
+    }
+  }
+  const auto value = [&](int64_t row, int64_t col) {
+    const auto slot = static_cast<int32_t>(col / desc.head_dim % kCasePageTokens);
+    if (slot >= live[static_cast<size_t>(row)]) return case_poison(row + slot);
+    return random.normal() * (slot % 19 == 3 ? 4 : 1) * (1 + 0.1 * static_cast<double>(row % 7));
+  };
+  arrays.k = bench.add("k cache", desc.cache, batch.page_count, page, Role::kInput, 64, value);
+  arrays.v = bench.add("v cache", desc.cache, batch.page_count, page, Role::kInput, 64, value);
+}
+
+}  // namespace
+
+std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWeights&, const CaseContext& context) {
+  std::vector<Case<AttentionOp>> cases;
+  for (const CaseSteps& steps : case_steps(context, true)) {
+    CaseRandom random(context.seed + cases.size());
+    const auto batch = std::make_shared<CaseBatch>(steps.sequences, random);
+    const int32_t tokens = batch->tokens();
+    const int64_t width = int64_t{desc.heads} * desc.head_dim;
+    const int64_t page_stride = int64_t{desc.kv_heads} * kCasePageTokens * desc.head_dim + 64;
+    Case<AttentionOp> made;
+    made.name = steps.name;
+    int64_t positions = 0;
+    for (int32_t position : batch->positions) positions += position + 1;
+    made.work = 2 * positions * width;
+    made.bucket = batch->bucket();
+    made.bench = std::make_unique<Bench>(context.device);
+    Bench& bench = *made.bench;
+    Arrays arrays{-1, -1, -1, -1, -1, -1};
+    arrays.q = bench.add("q", desc.activation, tokens, width, Role::kInput, 64, [&](int64_t t, int64_t) {
+      return random.normal() * (t % 4 == 1 ? 8 : t % 4 == 2 ? 0.01 : 1);  // sharp, flat and usual softmax
+    });
+    add_cache(desc, *batch, random, bench, arrays);
+    arrays.out = bench.add("out", desc.activation, tokens, width, Role::kOutput, 64);
+    made.args.batch = batch->place(bench, steps.decode);
+    made.args.q = bench.view(arrays.q);
+    made.args.cache = {bench.view(arrays.k).data,
+                       bench.view(arrays.v).data,
+                       desc.cache,
+                       kCasePageTokens,
+                       desc.kv_heads,
+                       desc.head_dim,
+                       page_stride,
+                       1,
+                       1};
+    made.args.out = bench.view(arrays.out);
+    if (desc.output_gate) {  // gates lie between other columns, as in a fused projection
+      arrays.gate = bench.add("gate", desc.activation, tokens, 2 * width, Role::kInput, 64, [&](int64_t, int64_t c) {
+        return c / desc.head_dim % 2 == 0 ? 2 * random.normal() : 1e30;
+      });
+      made.args.gate = bench.view(arrays.gate);
+      made.args.gate_stride = 2 * int64_t{desc.head_dim};
+    }
+    if (cases.size() % 2 == 1) {
+      arrays.lse = bench.add("lse", DType::kF32, tokens, desc.heads, Role::kOutput, 0);
+      made.args.lse = bench.view(arrays.lse);
+    }
+    auto expected = std::make_shared<Expected>();
+    const Definition definition(desc, bench, arrays, *batch, page_stride);
+    int64_t work = 0;
+    const int64_t pairs = int64_t{tokens} * desc.heads, step = std::max<int64_t>(1, pairs / 48) | 1;
+    for (int64_t i = 0; i < pairs; i += step) {  // from the last token: it sees the most
+      const int64_t pair = pairs - 1 - i;
+      work += 4 * int64_t{batch->positions[static_cast<size_t>(pair / desc.heads)] + 1} * desc.head_dim;
+      if (i > 0 && work > kCheckWork && context.effort != Effort::kFull) break;
+      definition.compute({pair / desc.heads, static_cast<int32_t>(pair % desc.heads)}, *expected);
+    }
+    made.judge = [&bench, desc, arrays, expected](Comparison& comparison) {
+      for (size_t i = 0; i < expected->checked.size(); ++i) {
+        const Checked& which = expected->checked[i];
+        Block block;
+        for (int32_t d = 0; d < desc.head_dim; ++d) {
+          const Element& e = expected->out[i][static_cast<size_t>(d)];
+          const int64_t col = int64_t{which.head} * desc.head_dim + d;
+          const double rounding = ulp(desc.activation, std::abs(e.value) + e.accumulated);
+          const double got = bench.at(arrays.out, which.token, col);
+          comparison.within(Evidence::kSampled, "out", which.token, col, got, e.value, e.accumulated + rounding);
+          block.add(got, e.value, e.accumulated, rounding);
+        }
+        block.judge(comparison, "out", which.token, int64_t{which.head} * desc.head_dim);
+        if (arrays.lse < 0) continue;
+        const Element& lse = expected->lse[i];
+        comparison.within(Evidence::kSampled, "lse", which.token, which.head,
+                          bench.at(arrays.lse, which.token, which.head), lse.value,
+                          lse.accumulated + ulp(DType::kF32, lse.value));
+      }
+    };
+    cases.push_back(std::move(made));
+  }
+  return cases;
+}
+
+}  // namespace assay::ops

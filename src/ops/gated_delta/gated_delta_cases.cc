@@ -1,0 +1,176 @@
+// What gated_delta is proven with.
+//
+// A componentwise bound of a recurrence explodes; a normwise one does not. For one column S of a head's state,
+// ||k|| <= 1 and 0 <= beta <= 1, the step S -> decay (I - beta k k^T) S + beta v k does not stretch an error, so
+//   |e'| <= decay |e| + local
+//   local = (8 + |g|) u decay |S| + 4 u |k| |d| + |k| beta (sum_error(D, sum|decay S k|) + (6 + |g|) u sum|decay S k| +
+//   3 u |v|)
+// where 8 + |g| covers the exponential, its argument's rounding, the product and the sum. The output adds
+//   |q| |e'| + sum_error(D, sum|S' q|), and one ulp.
+// e starts at zero: the row's own state before the step is the input of the definition.
+#include <algorithm>
+
+#include "ops/all_cases.h"
+#include "ops/case_batch.h"
+
+namespace assay::ops {
+namespace {
+
+constexpr int64_t kCheckWork = 4'000'000;
+
+struct Arrays {
+  int q, k, v, g, beta, state, out;
+};
+
+double norm(std::span<const double> x) {
+  double squares = 0;
+  for (double value : x) squares += value * value;
+  return std::sqrt(squares);
+}
+
+class Judge {
+ public:
+  Judge(const GatedDeltaDesc& desc, const Bench& bench, const Arrays& arrays, const CaseBatch& batch)
+      : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch) {}
+
+  // All tokens of a sequence for one column of one head.
+  void column(size_t s, int32_t head, int32_t column, Comparison& comparison) const {
+    const auto size = static_cast<size_t>(desc_.key_dim);
+    const int64_t matrix = int64_t{head} * desc_.key_dim * desc_.value_dim;
+    const int64_t key = int64_t{head / (desc_.value_heads / desc_.key_heads)} * desc_.key_dim;
+    const int64_t value = int64_t{head} * desc_.value_dim + column;
+    std::vector<double> state(size), k(size), q(size);
+    if (batch_.state_read[s] >= 0) {
+      for (size_t i = 0; i < size; ++i) {
+        state[i] = bench_.initial(arrays_.state, batch_.state_read[s],
+                                  matrix + static_cast<int64_t>(i) * desc_.value_dim + column);
+      }
+    }
+    double error = 0;
+    for (int64_t t = batch_.query_start[s]; t < batch_.query_start[s + 1]; ++t) {
+      const double g = bench_.initial(arrays_.g, t, head), decay = std::exp(g),
+                   beta = bench_.initial(arrays_.beta, t, head);
+      const double v = bench_.initial(arrays_.v, t, value);
+      double memory = 0, magnitudes = 0;
+      for (size_t i = 0; i < size; ++i) {
+        k[i] = bench_.initial(arrays_.k, t, key + static_cast<int64_t>(i));
+        q[i] = bench_.initial(arrays_.q, t, key + static_cast<int64_t>(i));
+        memory += decay * state[i] * k[i];
+        magnitudes += std::abs(decay * state[i] * k[i]);
+      }
+      const double delta = beta * (v - memory), k_norm = norm(k);
+      error =
+          decay * error + (8 + std::abs(g)) * kUnit * decay * norm(state) + 4 * kUnit * k_norm * std::abs(delta) +
+          k_norm * beta *
+              (sum_error(desc_.key_dim, magnitudes) + (6 + std::abs(g)) * kUnit * magnitudes + 3 * kUnit * std::abs(v));
+      double out = 0, out_magnitudes = 0;
+      for (size_t i = 0; i < size; ++i) {
+        state[i] = decay * state[i] + k[i] * delta;
+        out += state[i] * q[i];
+        out_magnitudes += std::abs(state[i] * q[i]);
+      }
+      const double accumulated = norm(q) * error + sum_error(desc_.key_dim, out_magnitudes) + kUnit * out_magnitudes;
+      comparison.within(Evidence::kSampled, "out", t, value, bench_.at(arrays_.out, t, value), out,
+                        accumulated + ulp(desc_.activation, std::abs(out) + accumulated));
+    }
+    double squares = 0;
+    for (size_t i = 0; i < size; ++i) {
+      const double got =
+          bench_.at(arrays_.state, batch_.state_write[s], matrix + static_cast<int64_t>(i) * desc_.value_dim + column);
+      squares += (got - state[i]) * (got - state[i]);
+    }
+    comparison.within(Evidence::kSampled, "norm of the error of a column of S, head", head, column, std::sqrt(squares),
+                      0, error + 1e-37);
+  }
+
+ private:
+  const GatedDeltaDesc& desc_;
+  const Bench& bench_;
+  const Arrays& arrays_;
+  const CaseBatch& batch_;
+};
+
+// Unit vectors per head, times `length`.
+std::vector<double> unit_heads(int32_t tokens, int32_t heads, int32_t dim, double length, CaseRandom& random) {
+  std::vector<double> values(static_cast<size_t>(tokens) * static_cast<size_t>(heads * dim));
+  for (size_t first = 0; first < values.size(); first += static_cast<size_t>(dim)) {
+    const std::span<double> head(values.data() + first, static_cast<size_t>(dim));
+    for (double& value : head) value = random.normal();
+    const double factor = length * (1 - 0x1p-20) / norm(head);  // rounded to fp32 it is still no longer than 1
+    for (double& value : head) value *= factor;
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoWeights&, const CaseContext& context) {
+  std::vector<Case<GatedDeltaOp>> cases;
+  for (const CaseSteps& steps : case_steps(context, false)) {
+    CaseRandom random(context.seed + cases.size());
+    const auto batch = std::make_shared<CaseBatch>(steps.sequences, random);
+    const int32_t tokens = batch->tokens();
+    const int64_t keys = int64_t{desc.key_heads} * desc.key_dim, values = int64_t{desc.value_heads} * desc.value_dim;
+    const int64_t elements = values * desc.key_dim;
+    Case<GatedDeltaOp> made;
+    made.name = steps.name;
+    made.work = 4 * tokens * elements;
+    made.bucket = batch->bucket();
+    made.bench = std::make_unique<Bench>(context.device);
+    Bench& bench = *made.bench;
+    const auto unit_k = unit_heads(tokens, desc.key_heads, desc.key_dim, 1, random);
+    const auto unit_q =
+        unit_heads(tokens, desc.key_heads, desc.key_dim, 1 / std::sqrt(static_cast<double>(desc.key_dim)), random);
+    const auto from = [keys](const std::vector<double>& list) {
+      return [&list, keys](int64_t t, int64_t i) { return list[static_cast<size_t>(t * keys + i)]; };
+    };
+    Arrays arrays{};
+    arrays.q = bench.add("q", DType::kF32, tokens, keys, Role::kInput, 64, from(unit_q));
+    arrays.k = bench.add("k", DType::kF32, tokens, keys, Role::kInput, 64, from(unit_k));
+    arrays.v = bench.add("v", desc.activation, tokens, values, Role::kInput, 64,
+                         [&](int64_t t, int64_t i) { return mixed_input(random, t % 8 == 4 ? 0 : t, i); });
+    arrays.g = bench.add("g", DType::kF32, tokens, desc.value_heads, Role::kInput, 0, [&](int64_t t, int64_t h) {
+      const double u = random.uniform();
+      return (t + h) % 7 == 3 ? -30 * u : (t + h) % 7 == 5 ? -1e-4 * u : -u;  // forgets nearly all, nothing, some
+    });
+    arrays.beta = bench.add("beta", DType::kF32, tokens, desc.value_heads, Role::kInput, 0,
+                            [&](int64_t, int64_t) { return random.uniform(); });
+    arrays.state =
+        bench.add("state", DType::kF32, batch->slots(), elements, Role::kInOut, 64, [&](int64_t slot, int64_t i) {
+          const bool read =
+              std::find(batch->state_read.begin(), batch->state_read.end(), slot) != batch->state_read.end();
+          return read ? 0.3 * random.normal() : case_poison(slot + i);
+        });
+    for (int32_t slot : batch->state_write) bench.expect_written(arrays.state, slot * (elements + 64), elements);
+    arrays.out = bench.add("out", desc.activation, tokens, values, Role::kOutput, 64);
+    RecurrentStateView state;
+    state.delta = bench.pointer<float>(arrays.state);
+    state.delta_stride = elements + 64;
+    made.args = {batch->place(bench, steps.decode),
+                 bench.view(arrays.q),
+                 bench.view(arrays.k),
+                 bench.view(arrays.v),
+                 bench.view(arrays.g),
+                 bench.view(arrays.beta),
+                 state,
+                 bench.view(arrays.out)};
+    const uint64_t seed = context.seed;
+    const int64_t work = context.effort == Effort::kFull ? 16 * kCheckWork : kCheckWork;
+    made.judge = [&bench, desc, arrays, batch, tokens, seed, work](Comparison& comparison) {
+      const Judge judge(desc, bench, arrays, *batch);
+      const int64_t columns = int64_t{desc.value_heads} * desc.value_dim;
+      // Odd, so that all residues of a tile are met in turn.
+      const int64_t step = std::max<int64_t>(1, 4 * tokens * columns * desc.key_dim / work) | 1;
+      for (size_t s = 0; s < batch->sequences.size(); ++s) {
+        for (int64_t c = static_cast<int64_t>((seed + s) % static_cast<uint64_t>(step)); c < columns; c += step) {
+          judge.column(s, static_cast<int32_t>(c / desc.value_dim), static_cast<int32_t>(c % desc.value_dim),
+                       comparison);
+        }
+      }
+    };
+    cases.push_back(std::move(made));
+  }
+  return cases;
+}
+
+}  // namespace assay::ops

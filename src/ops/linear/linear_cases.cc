@@ -1,0 +1,261 @@
+// What linear is proven with.
+//
+// Bound of y = round(s * dot(x, w)), s the matrix' global scale:
+//   accumulated = sum_error(K, s sum|x w|) + u |y|            the sum, and one product with s
+//                 + u s sum|x w| with fp32 activations         bf16 times bf16, f16 or an NVFP4 product is exact in
+//                 fp32
+//   rounding    = ulp(y)                                       half of it made by a right row
+// With a residual the inner round() is a declared rounding: + ulp(residual + y).
+#include <algorithm>
+#include <limits>
+
+#include "numeric/decode.h"
+#include "ops/all_cases.h"
+#include "ops/case_rows.h"
+
+namespace assay::ops {
+namespace {
+
+constexpr int64_t kTile = 64;
+constexpr int64_t kCheckWork = 8'000'000;   // multiply-adds in fp64 for one case
+constexpr int64_t kRunWork = 30'000'000;    // of a row, for one case
+constexpr int64_t kProjected = 64'000'000;  // largest matrix whose every weight enters a projection
+
+enum class Residual { kNone, kApart, kInPlace };
+
+struct Setup {
+  LinearDesc desc;
+  const WeightSource* source;
+  int32_t tokens;
+  Residual residual;
+};
+
+struct Arrays {
+  int x, y, residual;
+};
+
+Case<LinearOp> place(const Setup& setup, const CaseContext& context, const Bench::Value& input) {
+  Case<LinearOp> made;
+  const LinearDesc& desc = setup.desc;
+  made.work = setup.tokens * desc.n * desc.k;
+  made.bucket = {setup.tokens, setup.tokens, setup.tokens};
+  made.bench = std::make_unique<Bench>(context.device);
+  Bench& bench = *made.bench;
+  // Two more rows than tokens: padding that must not matter.
+  const int x = bench.add(
+      "x", desc.activation, setup.tokens + 2, desc.k, Role::kInput, kTile,
+      [&](int64_t t, int64_t k) { return t < setup.tokens ? input(t, k) : std::numeric_limits<double>::quiet_NaN(); });
+  CaseRandom random(context.seed + 77);
+  const auto residual = [&](int64_t t, int64_t) { return random.normal() * (t % 8 == 4 ? 1e4 : 1); };
+  const bool in_place = setup.residual == Residual::kInPlace;
+  const int y = bench.add("y", desc.output, setup.tokens, desc.n, in_place ? Role::kInOut : Role::kOutput, kTile,
+                          in_place ? Bench::Value(residual) : Bench::Value());
+  made.args.tokens.total = setup.tokens;
+  made.args.x = bench.view(x).slice(0, setup.tokens);
+  made.args.y = bench.view(y);
+  if (in_place) {
+    for (int64_t t = 0; t < setup.tokens; ++t) bench.expect_written(y, t * (desc.n + kTile), desc.n);
+    made.args.residual = bench.view(y);
+  }
+  if (setup.residual == Residual::kApart) {
+    made.args.residual =
+        bench.view(bench.add("residual", desc.output, setup.tokens, desc.n, Role::kInput, kTile, residual));
+  }
+  return made;
+}
+
+constexpr Arrays kArrays{0, 1, 2};
+
+// Outputs, computed in fp64: at least 256 and some of every tile of 64, of all tokens or as many as the work allows.
+void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Case<LinearOp>>& cases) {
+  CaseRandom random(context.seed + static_cast<uint64_t>(setup.tokens));
+  Case<LinearOp> made = place(setup, context, [&](int64_t t, int64_t k) { return mixed_input(random, t, k); });
+  made.name = fmt::format("mixed T={}{}", setup.tokens,
+                          setup.residual == Residual::kNone    ? ""
+                          : setup.residual == Residual::kApart ? " residual"
+                                                               : " in place");
+  const LinearDesc desc = setup.desc;
+  struct Expected {
+    int64_t t, n;
+    double dot, accumulated, rounding;
+  };
+  auto expected = std::make_shared<std::vector<Expected>>();
+  const int64_t tiles = (desc.n + kTile - 1) / kTile;
+  const int64_t per_tile = setup.tokens >= 33 ? 8 * tiles : 0;
+  const auto columns = sampled_columns(desc.n, std::max<int64_t>({256 / setup.tokens, per_tile, 16}), random);
+  const int64_t token_work = static_cast<int64_t>(columns.size()) * desc.k;
+  const int64_t step = std::max<int64_t>(1, setup.tokens * token_work / kCheckWork);
+  CaseRows rows(setup.source->matrices, desc.k);
+  std::vector<std::vector<double>> x(static_cast<size_t>(setup.tokens));
+  for (int64_t t = setup.tokens - 1; t >= 0; t -= step)
+    x[static_cast<size_t>(t)] = made.bench->initial_row(kArrays.x, t);
+  for (int64_t n : columns) {
+    const auto weights = rows.row(n);
+    const double scale = rows.scale();
+    for (int64_t t = setup.tokens - 1; t >= 0; t -= step) {
+      const CaseDot dot = case_dot(x[static_cast<size_t>(t)], weights);
+      const double sum = dot.sum * scale, magnitudes = dot.magnitudes * std::abs(scale);
+      double accumulated = sum_error(desc.k, magnitudes) + kUnit * std::abs(sum);
+      if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
+      expected->push_back({t, n, sum, accumulated, ulp(desc.output, std::abs(sum) + accumulated)});
+    }
+  }
+  const bool residual = setup.residual != Residual::kNone;
+  const int residual_array = setup.residual == Residual::kApart ? kArrays.residual : kArrays.y;
+  made.judge = [bench = made.bench.get(), expected, desc, residual, residual_array](Comparison& comparison) {
+    Block block;
+    for (size_t i = 0; i < expected->size(); ++i) {
+      const Expected& e = (*expected)[i];
+      const double added = residual ? bench->initial(residual_array, e.t, e.n) : 0;
+      const double value = e.dot + added, got = bench->at(kArrays.y, e.t, e.n);
+      const double rounding = e.rounding + (residual ? ulp(desc.output, std::abs(value) + e.accumulated) : 0);
+      comparison.within(Evidence::kSampled, "y", e.t, e.n, got, value, e.accumulated + rounding);
+      if (!residual) block.add(got, e.dot, e.accumulated, rounding);
+      const bool last = i + 1 == expected->size() || (*expected)[i + 1].n / kTile != e.n / kTile;
+      if (!last) continue;
+      block.judge(comparison, "y", 0, e.n / kTile * kTile);
+      block = {};
+    }
+  };
+  cases.push_back(std::move(made));
+}
+
+// One-hot tokens, one for each block of 16 inputs (all inputs with kFull, 64 a case): column k of W, bit for bit.
+void add_identity(const LinearDesc& desc, const WeightSource& source, const CaseContext& context,
+                  std::vector<Case<LinearOp>>& cases) {
+  const bool all = context.effort == Effort::kFull;
+  const int64_t step = all ? 1 : numeric::kNvfp4Block;
+  std::vector<int64_t> columns;
+  for (int64_t k = 0; k < desc.k; k += step) {
+    const int64_t within = all ? 0 : static_cast<int64_t>((context.seed + static_cast<uint64_t>(k / step) * 5) % 16);
+    columns.push_back(std::min(k + within, desc.k - 1));
+  }
+  const int64_t fitting = std::clamp<int64_t>(2 * kRunWork / (desc.n * desc.k), 1, 64);
+  const auto most = std::min<int64_t>(fitting, context.bucket.tokens);
+  const size_t limit = all ? columns.size() : static_cast<size_t>(most);
+  if (columns.size() > limit) {  // as many as fit, spread evenly
+    std::vector<int64_t> kept;
+    for (size_t i = 0; i < limit; ++i) kept.push_back(columns[i * columns.size() / limit]);
+    columns = std::move(kept);
+  }
+  for (size_t first = 0; first < columns.size(); first += static_cast<size_t>(most)) {
+    const size_t count = std::min(columns.size() - first, static_cast<size_t>(most));
+    const std::vector<int64_t> chosen(columns.begin() + static_cast<std::ptrdiff_t>(first),
+                                      columns.begin() + static_cast<std::ptrdiff_t>(first + count));
+    const Setup setup{desc, &source, static_cast<int32_t>(count), Residual::kNone};
+    Case<LinearOp> made =
+        place(setup, context, [&](int64_t t, int64_t k) { return k == chosen[static_cast<size_t>(t)] ? 1.0 : 0.0; });
+    made.name = fmt::format("one-hot {}..", chosen.front());
+    // W[n, k] of the chosen columns in fp32, the canonical value.
+    auto expected = std::make_shared<std::vector<double>>();
+    std::vector<float> values(static_cast<size_t>(desc.k));
+    for (const numeric::EncodedMatrix& matrix : source.matrices) {
+      for (int64_t row = 0; row < matrix.rows; ++row) {
+        numeric::decode_row(matrix, row, values.data());
+        for (int64_t k : chosen) {
+          expected->push_back(round_to_dtype(desc.output, values[static_cast<size_t>(k)]));
+        }
+      }
+    }
+    made.judge = [bench = made.bench.get(), expected, chosen, n_count = desc.n](Comparison& comparison) {
+      size_t i = 0;
+      for (int64_t n = 0; n < n_count; ++n) {
+        for (size_t t = 0; t < chosen.size(); ++t, ++i) {
+          const double got = bench->at(kArrays.y, static_cast<int64_t>(t), n);
+          if (got != (*expected)[i]) comparison.equal(Evidence::kIdentity, "W^T", chosen[t], n, got, (*expected)[i]);
+        }
+      }
+      comparison.equal(Evidence::kIdentity, "W^T", chosen[0], 0, bench->at(kArrays.y, 0, 0), (*expected)[0]);
+    };
+    cases.push_back(std::move(made));
+  }
+}
+
+// All outputs at once: per tile of 64 outputs, sum_n r_n y[t, n] against x . (sum_n r_n W[n]), r = +-1. The roundings
+// of the outputs are independent: 6 sqrt(sum (ulp / 2)^2); what is accumulated adds up.
+void add_projection(const LinearDesc& desc, const WeightSource& source, const CaseContext& context,
+                    std::vector<Case<LinearOp>>& cases) {
+  const Setup setup{desc, &source, std::min(5, context.bucket.tokens), Residual::kNone};
+  CaseRandom random(context.seed + 5);
+  Case<LinearOp> made = place(setup, context, [&](int64_t, int64_t) { return random.normal(); });
+  made.name = fmt::format("projection T={}", setup.tokens);
+  const int64_t tiles = (desc.n + kTile - 1) / kTile;
+  struct Tile {
+    int64_t first, count;
+    std::vector<double> signs, expected, accumulated;
+  };
+  auto projected = std::make_shared<std::vector<Tile>>();
+  CaseRows rows(source.matrices, desc.k);
+  const auto size = static_cast<size_t>(desc.k);
+  std::vector<double> signed_sum(size), magnitudes(size);
+  std::vector<std::vector<double>> x;
+  for (int32_t t = 0; t < setup.tokens; ++t) x.push_back(made.bench->initial_row(kArrays.x, t));
+  const int64_t step = std::max<int64_t>(1, desc.n * desc.k / kProjected);
+  for (int64_t tile = random.below(step); tile < tiles; tile += step) {
+    Tile entry{tile * kTile, std::min(kTile, desc.n - tile * kTile), {}, {}, {}};
+    std::fill(signed_sum.begin(), signed_sum.end(), 0.0);
+    std::fill(magnitudes.begin(), magnitudes.end(), 0.0);
+    for (int64_t n = 0; n < entry.count; ++n) {
+      entry.signs.push_back(random.next() & 1 ? 1.0 : -1.0);
+      const auto weights = rows.row(entry.first + n);
+      const double factor = entry.signs.back() * rows.scale();
+      for (size_t k = 0; k < size; ++k) {
+        signed_sum[k] += factor * weights[k];
+        magnitudes[k] += std::abs(factor * weights[k]);
+      }
+    }
+    for (int32_t t = 0; t < setup.tokens; ++t) {
+      double sum = 0, absolute = 0;
+      for (size_t k = 0; k < size; ++k) {
+        sum += x[static_cast<size_t>(t)][k] * signed_sum[k];
+        absolute += std::abs(x[static_cast<size_t>(t)][k]) * magnitudes[k];
+      }
+      entry.expected.push_back(sum);
+      entry.accumulated.push_back(sum_error(desc.k, absolute) + 2 * kUnit * absolute);
+    }
+    projected->push_back(std::move(entry));
+  }
+  made.judge = [bench = made.bench.get(), projected, desc](Comparison& comparison) {
+    for (const Tile& tile : *projected) {
+      for (size_t t = 0; t < tile.expected.size(); ++t) {
+        double sum = 0, squares = 0;
+        for (int64_t n = 0; n < tile.count; ++n) {
+          const double y = bench->at(kArrays.y, static_cast<int64_t>(t), tile.first + n);
+          sum += tile.signs[static_cast<size_t>(n)] * y;
+          squares += ulp(desc.output, y) * ulp(desc.output, y) / 4;
+        }
+        comparison.within(Evidence::kProjection, "y r", static_cast<int64_t>(t), tile.first, sum, tile.expected[t],
+                          tile.accumulated[t] + 6 * std::sqrt(squares));
+      }
+    }
+  };
+  cases.push_back(std::move(made));
+}
+
+}  // namespace
+
+std::vector<Case<LinearOp>> make_cases(const LinearDesc& desc, const LinearOp::Weights& weights,
+                                       const CaseContext& context) {
+  std::vector<Case<LinearOp>> cases;
+  const WeightSource& source = context.weights.source(weights.matrix);
+  const auto most = static_cast<int32_t>(std::clamp<int64_t>(kRunWork / (desc.n * desc.k), 3, 100'000));
+  for (int32_t tokens : token_counts(context, context.bucket.tokens, most)) {
+    const auto kind = static_cast<Residual>(cases.size() % 3);
+    add_sampled({desc, &source, tokens, context.effort == Effort::kWeights ? Residual::kNone : kind}, context, cases);
+  }
+  if (context.effort != Effort::kLight) add_projection(desc, source, context, cases);
+  add_identity(desc, source, context, cases);
+  return cases;
+}
+
+LinearOp::Weights synthetic(const LinearDesc& desc, CaseWeights& weights, CaseRandom& random) {
+  // Three matrices with global scales of their own where the rows allow it, as fused projections have.
+  const int64_t first = desc.n / 2, second = desc.n / 4;
+  const double magnitude = 1 / std::sqrt(static_cast<double>(desc.k));
+  if (second == 0) return {weights.add({{desc.format, desc.n, desc.k}}, magnitude, random)};
+  return {weights.add(
+      {{desc.format, first, desc.k}, {desc.format, second, desc.k}, {desc.format, desc.n - first - second, desc.k}},
+      magnitude, random)};
+}
+
+}  // namespace assay::ops

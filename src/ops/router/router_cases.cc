@@ -1,0 +1,160 @@
+// What router is proven with.
+//
+// Logits: as linear's outputs, one ulp of the activation dtype for round(). Which experts: a choice, and right rows may
+// differ at a tie of rounded logits. So the row's own logits are taken: given them the k largest, ties to the lowest
+// index, are determined, and the weights are their softmax within (16 + 2 |l - max|) u: two exponentials of arguments
+// rounded when they are reduced, a sum of k terms, a quotient. shared_scale = sigmoid(round(z)): the slope s (1 - s)
+// turns the bound of z into one of s; 8 u s for the sigmoid itself.
+#include <algorithm>
+#include <numeric>
+
+#include "ops/all_cases.h"
+#include "ops/case_rows.h"
+
+namespace assay::ops {
+namespace {
+
+constexpr int64_t kCheckWork = 4'000'000;
+
+struct Arrays {
+  int x, ids, weights, logits, shared, forced;
+};
+
+struct Logit {
+  double value, bound;
+};
+
+// Row e of the stack of gate and shared gate, for every checked token.
+struct Expected {
+  std::vector<int64_t> tokens;
+  std::vector<std::vector<Logit>> logits;  // [checked token][experts + 1]
+};
+
+std::vector<numeric::EncodedMatrix> stacked(const RouterDesc& desc, const RouterOp::Weights& weights,
+                                            const WeightProvider& provider) {
+  std::vector<numeric::EncodedMatrix> matrices = provider.source(weights.gate).matrices;
+  if (desc.shared_gate) matrices.push_back(provider.source(weights.shared_gate).matrices[0]);
+  return matrices;
+}
+
+Expected expect(const RouterDesc& desc, std::span<const numeric::EncodedMatrix> matrices, const Bench& bench, int x,
+                int32_t tokens) {
+  Expected expected;
+  const int64_t rows = desc.experts + (desc.shared_gate ? 1 : 0);
+  const int64_t step = std::max<int64_t>(1, tokens * rows * desc.hidden / kCheckWork);
+  std::vector<std::vector<double>> inputs;
+  for (int64_t t = tokens - 1; t >= 0; t -= step) {
+    expected.tokens.push_back(t);
+    inputs.push_back(bench.initial_row(x, t));
+  }
+  expected.logits.resize(expected.tokens.size());
+  CaseRows decoded(matrices, desc.hidden);
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto weights = decoded.row(row);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const CaseDot dot = case_dot(inputs[i], weights);
+      const double value = dot.sum * decoded.scale(), magnitudes = dot.magnitudes * std::abs(decoded.scale());
+      double accumulated = sum_error(desc.hidden, magnitudes) + kUnit * std::abs(value);
+      if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
+      expected.logits[i].push_back({value, accumulated + ulp(desc.activation, std::abs(value) + accumulated)});
+    }
+  }
+  return expected;
+}
+
+void judge_token(const RouterDesc& desc, const Bench& bench, const Arrays& arrays, int64_t t,
+                 const std::vector<Logit>& logits, Comparison& comparison) {
+  std::vector<double> own(static_cast<size_t>(desc.experts));
+  for (int32_t e = 0; e < desc.experts; ++e) {
+    own[static_cast<size_t>(e)] = bench.at(arrays.logits, t, e);
+    const Logit& logit = logits[static_cast<size_t>(e)];
+    comparison.within(Evidence::kSampled, "logits", t, e, own[static_cast<size_t>(e)], logit.value, logit.bound);
+  }
+  std::vector<int32_t> order(own.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return own[static_cast<size_t>(a)] > own[static_cast<size_t>(b)]; });
+  if (arrays.forced >= 0) {
+    for (int32_t i = 0; i < desc.top_k; ++i) {
+      order[static_cast<size_t>(i)] = static_cast<int32_t>(bench.initial(arrays.forced, t, i));
+    }
+  }
+  double largest = -INFINITY, sum = 0;
+  for (int32_t i = 0; i < desc.top_k; ++i) {
+    largest = std::max(largest, own[static_cast<size_t>(order[static_cast<size_t>(i)])]);
+  }
+  for (int32_t i = 0; i < desc.top_k; ++i) {
+    sum += std::exp(own[static_cast<size_t>(order[static_cast<size_t>(i)])] - largest);
+  }
+  for (int32_t i = 0; i < desc.top_k; ++i) {
+    const int32_t id = order[static_cast<size_t>(i)];
+    comparison.equal(Evidence::kSampled, "ids", t, i, bench.at(arrays.ids, t, i), id);
+    const double below = largest - own[static_cast<size_t>(id)], weight = std::exp(-below) / sum;
+    comparison.within(Evidence::kSampled, "weights", t, i, bench.at(arrays.weights, t, i), weight,
+                      (16 + 2 * below) * kUnit * weight + 1e-37);
+  }
+  if (!desc.shared_gate) return;
+  const Logit& z = logits.back();
+  const double s = 1 / (1 + std::exp(-z.value));
+  // |z| tells how far sigmoid bends within the bound: its slope changes by a factor of at most e^bound.
+  const double slope = s * (1 - s) * std::exp(std::min(z.bound, 1.0));
+  comparison.within(Evidence::kSampled, "shared_scale", t, 0, bench.at(arrays.shared, t, 0), s,
+                    std::min(1.0, slope * z.bound) + (8 + std::abs(z.value)) * kUnit * s + 1e-37);
+}
+
+}  // namespace
+
+std::vector<Case<RouterOp>> make_cases(const RouterDesc& desc, const RouterOp::Weights& weights,
+                                       const CaseContext& context) {
+  std::vector<Case<RouterOp>> cases;
+  const auto matrices = stacked(desc, weights, context.weights);
+  const auto most = static_cast<int32_t>(std::clamp<int64_t>(20'000'000 / (desc.experts * desc.hidden), 3, 100'000));
+  for (int32_t tokens : token_counts(context, context.bucket.tokens, most)) {
+    CaseRandom random(context.seed + static_cast<uint64_t>(tokens));
+    const bool forced = cases.size() % 3 == 1;
+    Case<RouterOp> made;
+    made.name = fmt::format("mixed T={}{}", tokens, forced ? " forced" : "");
+    made.work = tokens * desc.experts * desc.hidden;
+    made.bucket = {tokens, tokens, tokens};
+    made.bench = std::make_unique<Bench>(context.device);
+    Bench& bench = *made.bench;
+    Arrays arrays{-1, -1, -1, -1, -1, -1};
+    arrays.x = bench.add("x", desc.activation, tokens, desc.hidden, Role::kInput, 64,
+                         [&](int64_t t, int64_t k) { return (t % 8 == 4 ? 0x1p-12 : 1) * mixed_input(random, t, k); });
+    arrays.ids = bench.add("ids", DType::kI32, tokens, desc.top_k, Role::kOutput, 0);
+    arrays.weights = bench.add("weights", DType::kF32, tokens, desc.top_k, Role::kOutput, 0);
+    arrays.logits = bench.add("logits", DType::kF32, tokens, desc.experts, Role::kOutput, 0);
+    made.args.tokens.total = tokens;
+    made.args.x = bench.view(arrays.x);
+    made.args.ids = bench.view(arrays.ids);
+    made.args.weights = bench.view(arrays.weights);
+    made.args.logits = bench.view(arrays.logits);
+    if (desc.shared_gate) {
+      arrays.shared = bench.add("shared_scale", DType::kF32, tokens, 1, Role::kOutput, 0);
+      made.args.shared_scale = bench.view(arrays.shared);
+    }
+    if (forced) {  // top_k different experts, neither sorted nor the best
+      arrays.forced = bench.add(
+          "forced_ids", DType::kI32, tokens, desc.top_k, Role::kInput, 0,
+          [&](int64_t t, int64_t i) { return static_cast<double>((7 * t + i + desc.experts / 2) % desc.experts); });
+      made.args.forced_ids = bench.view(arrays.forced);
+    }
+    auto expected = std::make_shared<Expected>(expect(desc, matrices, bench, arrays.x, tokens));
+    made.judge = [&bench, desc, arrays, expected](Comparison& comparison) {
+      for (size_t i = 0; i < expected->tokens.size(); ++i) {
+        judge_token(desc, bench, arrays, expected->tokens[i], expected->logits[i], comparison);
+      }
+    };
+    cases.push_back(std::move(made));
+  }
+  return cases;
+}
+
+RouterOp::Weights synthetic(const RouterDesc& desc, CaseWeights& weights, CaseRandom& random) {
+  const double magnitude = 2 / std::sqrt(static_cast<double>(desc.hidden));
+  RouterOp::Weights ids{weights.add({{desc.format, desc.experts, desc.hidden}}, magnitude, random), WeightId::kNone};
+  if (desc.shared_gate) ids.shared_gate = weights.add({{desc.format, 1, desc.hidden}}, magnitude, random);
+  return ids;
+}
+
+}  // namespace assay::ops

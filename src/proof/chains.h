@@ -1,0 +1,142 @@
+// Running the cases of an op through one row, in chains, and judging them.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "ops/all_cases.h"
+#include "ops/select.h"
+#include "proof/verdict.h"
+
+namespace assay::proof {
+
+// A row made ready, with workspace between guard zones.
+template <class Op>
+class ReadyRow {
+ public:
+  static Result<ReadyRow> make(const ops::Impl<Op>& impl, const typename Op::Desc& desc, const ops::Bucket& bucket,
+                               const typename Op::Weights& weights, device::Device& device,
+                               ops::WeightProvider& provider) {
+    ops::Selector none;
+    ops::MakeContext context{device.caps(), provider, none};
+    ReadyRow ready(device);
+    ready.bytes_ = impl.workspace_bytes(desc, bucket, context);
+    ASSAY_ASSIGN(ready.memory_, device.allocate(ready.bytes_ + 2 * ops::Bench::kZone));
+    ASSAY_ASSIGN(ready.plan_, impl.make(desc, bucket, weights, context));
+    return ready;
+  }
+
+  void poison(int byte) {
+    poison_ = byte;
+    device_->fill(memory_.data(), byte, memory_.bytes());
+  }
+  void run(const ops::Case<Op>& made) {
+    ops::Launch launch;
+    launch.stream = device_->stream();
+    launch.workspace =
+        ops::View(static_cast<char*>(memory_.data()) + ops::Bench::kZone, DType::kU8, 1, static_cast<int64_t>(bytes_));
+    launch.taps = made.tap.get();
+    plan_->enqueue(made.args, launch);
+    device_->synchronize();
+  }
+  bool zones_intact() const {
+    std::vector<std::byte> zone(ops::Bench::kZone);
+    for (const size_t offset : {size_t{0}, ops::Bench::kZone + bytes_}) {
+      device_->download(zone.data(), static_cast<const char*>(memory_.data()) + offset, zone.size());
+      const auto wanted = static_cast<std::byte>(poison_);
+      if (!std::all_of(zone.begin(), zone.end(), [=](std::byte b) { return b == wanted; })) return false;
+    }
+    return true;
+  }
+
+ private:
+  explicit ReadyRow(device::Device& device) : device_(&device) {}
+  device::Device* device_;
+  device::Buffer memory_;
+  size_t bytes_ = 0;
+  int poison_ = 0;
+  ops::PlanPtr<Op> plan_;
+};
+
+struct ChainOptions {
+  int repeats = 4;
+  double budget_ms = 0;
+};
+
+// Fills in worst, ratios, repeats, comparisons, digest and, on failure, state and reason.
+template <class Op>
+void run_chains(ReadyRow<Op>& row, std::vector<ops::Case<Op>>& cases, const ChainOptions& options, Verdict& verdict) {
+  ops::Comparison comparison;
+  std::vector<uint64_t> digests(cases.size());
+  const int64_t start = now_us();
+  int chain = 0;
+  for (; chain < options.repeats && comparison.passed(); ++chain) {
+    const double spent = static_cast<double>(now_us() - start) / 1e3;
+    if (chain >= 2 && options.budget_ms > 0 && spent > options.budget_ms) break;
+    const int poison = chain % 2 == 0 ? ops::Bench::kNan : ops::Bench::kLargeFinite;
+    row.poison(poison);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const size_t index = chain % 2 == 0 ? i : cases.size() - 1 - i;
+      ops::Case<Op>& made = cases[index];
+      comparison.set_case(made.name);
+      made.bench->place(poison);
+      if (made.tap) made.tap->clear();
+      row.run(made);
+      made.bench->fetch(chain < 2);
+      if (chain < 2) made.bench->judge_guards(comparison);
+      if (chain == 0 || !made.digest) made.judge(comparison);
+      const uint64_t digest = made.digest ? made.bench->digest() : 0;
+      if (chain == 0) digests[index] = digest;
+      if (digest == digests[index]) continue;
+      comparison.fail(ops::Evidence::kRepeats, fmt::format("run {} differs from the first", chain + 1));
+    }
+    if (!row.zones_intact()) comparison.fail(ops::Evidence::kGuards, "the workspace was overrun");
+  }
+  verdict.repeats = chain;
+  verdict.comparisons += comparison.count();
+  for (size_t kind = 0; kind < verdict.ratios.size(); ++kind) {
+    verdict.ratios[kind] = std::max(verdict.ratios[kind], comparison.worst(static_cast<ops::Evidence>(kind)).ratio);
+  }
+  if (comparison.worst().ratio >= verdict.worst.ratio) verdict.worst = comparison.worst();
+  for (uint64_t digest : digests) verdict.digest = hash_fold(verdict.digest, digest);
+  if (comparison.passed()) return;
+  verdict.state = State::kFailed;
+  const ops::Found& worst = comparison.worst();
+  verdict.reason = fmt::format("{}: {}", ops::evidence_name(worst.kind), worst.where);
+  const bool values = worst.kind == ops::Evidence::kIdentity || worst.kind == ops::Evidence::kSampled ||
+                      worst.kind == ops::Evidence::kProjection;
+  if (values) {
+    verdict.reason += fmt::format(" is {:.9g}, expected {:.9g}, bound {:.3g}", worst.got, worst.expected, worst.bound);
+  }
+}
+
+// The Descs of an op with the largest bucket and the instances of each, in the order in which the model asks for them.
+template <class Op>
+struct DescGroup {
+  typename Op::Desc desc;
+  ops::Bucket bucket;
+  std::vector<typename Op::Weights> weights;
+};
+
+template <class Op>
+std::vector<DescGroup<Op>> groups(const ops::Instances& instances) {
+  std::vector<DescGroup<Op>> list;
+  for (const ops::Instance<Op>& instance : instances.of<Op>()) {
+    auto found = std::find_if(list.begin(), list.end(), [&](const auto& group) { return group.desc == instance.desc; });
+    if (found == list.end()) found = list.insert(list.end(), DescGroup<Op>{instance.desc, instance.bucket, {}});
+    found->bucket.tokens = std::max(found->bucket.tokens, instance.bucket.tokens);
+    found->bucket.sequences = std::max(found->bucket.sequences, instance.bucket.sequences);
+    found->bucket.outputs = std::max(found->bucket.outputs, instance.bucket.outputs);
+    found->weights.push_back(instance.weights);
+  }
+  return list;
+}
+
+// Rows that are slow by intent: they see small shapes only.
+inline bool is_light(std::string_view row) { return row.ends_with("reference"); }
+
+}  // namespace assay::proof
