@@ -9,13 +9,19 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "ops/attention/attention.h"
+#include "ops/conv_gates/conv_gates.h"
 #include "ops/embed/embed.h"
 #include "ops/experts/experts.h"
+#include "ops/gated_delta/gated_delta.h"
 #include "ops/linear/linear.h"
+#include "ops/qk_norm_rope/qk_norm_rope.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/router/router.h"
+#include "ops/sample/sample.h"
 #include "ops/silu_mul/silu_mul.h"
 #include "ops/testing.h"
+#include "ops/testing_batch.h"
 
 namespace assay::ops {
 namespace {
@@ -190,9 +196,114 @@ void experts(Report& report, int32_t tokens) {
   }
 }
 
+constexpr int32_t kContext = 512;  // positions after the step
+constexpr int32_t kPageTokens = 16;
+constexpr int32_t kHeads = 4, kKvHeads = 2, kHeadDim = 256;
+constexpr int32_t kKeyHeads = 2, kValueHeads = 4, kStateDim = 128;
+
+// One sequence whose last `tokens` of kContext positions are the step; state goes from slot 0 to slot 1.
+testing::TestBatch one_sequence(int32_t tokens, std::vector<int32_t> pages = {}) {
+  return testing::TestBatch({{kContext - tokens, tokens, std::move(pages), 0, 1}});
+}
+
+testing::TestCache filled_cache(Random& random) {
+  constexpr int32_t kPages = kContext / kPageTokens;
+  testing::TestCache cache(random, kActivation, kPages, kPageTokens, kKvHeads, kHeadDim);
+  const int64_t elements = cache.view().page_stride * kPages;
+  for (int64_t i = 0; i < elements; ++i) cache.set(i, random.normal(), random.normal());
+  return cache;
+}
+
+void qk_norm_rope(Report& report, int32_t tokens) {
+  Random random(7);
+  Cpu cpu;
+  const QkNormRopeDesc desc{kHeads, kKvHeads, kHeadDim, 64, 1e7, 1e-6f, true, kActivation, kActivation};
+  const WeightId q_norm = cpu.weights().add(testing::random_matrix(random, WF::kBf16, 1, kHeadDim));
+  const WeightId k_norm = cpu.weights().add(testing::random_matrix(random, WF::kBf16, 1, kHeadDim));
+  testing::TestCache cache = filled_cache(random);
+  const testing::TestBatch batch = one_sequence(tokens, cache.pages_for(kContext));
+  const Tensor qkv = normal(random, kActivation, tokens, (2 * kHeads + 2 * kKvHeads) * kHeadDim);
+  Tensor q(kActivation, tokens, kHeads * kHeadDim);
+  report.measure<QkNormRopeOp>(cpu, desc, {q_norm, k_norm}, {batch.view(), qkv.view(), q.view(), cache.view()}, tokens);
+}
+
+void attention(Report& report, int32_t tokens) {
+  Random random(8);
+  Cpu cpu;
+  const AttentionDesc desc{kHeads, kKvHeads, kHeadDim, 1.0f / 16, true, kActivation, kActivation};
+  testing::TestCache cache = filled_cache(random);
+  const testing::TestBatch batch = one_sequence(tokens, cache.pages_for(kContext));
+  const Tensor q = normal(random, kActivation, tokens, kHeads * kHeadDim);
+  const Tensor gate = normal(random, kActivation, tokens, kHeads * kHeadDim);
+  Tensor out(kActivation, tokens, kHeads * kHeadDim);
+  report.measure<AttentionOp>(cpu, desc, {},
+                              {batch.view(), q.view(), gate.view(), kHeadDim, cache.view(), out.view(), {}}, tokens);
+}
+
+void conv_gates(Report& report, int32_t tokens) {
+  Random random(9);
+  Cpu cpu;
+  const ConvGatesDesc desc{kKeyHeads, kValueHeads, kStateDim, kStateDim, 4, kActivation};
+  const WeightId conv = cpu.weights().add(testing::random_matrix(random, WF::kBf16, desc.channels(), desc.width));
+  const WeightId a_log = cpu.weights().add(testing::random_matrix(random, WF::kF32, 1, kValueHeads));
+  const WeightId dt_bias = cpu.weights().add(testing::random_matrix(random, WF::kF32, 1, kValueHeads));
+  testing::TestState state(kActivation, 2, desc.channels() * (desc.width - 1), 1);
+  state.conv.fill_normal(random);
+  const testing::TestBatch batch = one_sequence(tokens);
+  const Tensor qkv = normal(random, kActivation, tokens, desc.channels());
+  const Tensor a = normal(random, kActivation, tokens, kValueHeads),
+               b = normal(random, kActivation, tokens, kValueHeads);
+  Tensor q(DType::kF32, tokens, kKeyHeads * kStateDim), k(DType::kF32, tokens, kKeyHeads * kStateDim);
+  Tensor v(kActivation, tokens, kValueHeads * kStateDim);
+  Tensor g(DType::kF32, tokens, kValueHeads), beta(DType::kF32, tokens, kValueHeads);
+  report.measure<ConvGatesOp>(
+      cpu, desc, {conv, a_log, dt_bias},
+      {batch.view(), qkv.view(), a.view(), b.view(), state.view(), q.view(), k.view(), v.view(), g.view(), beta.view()},
+      tokens);
+}
+
+void gated_delta(Report& report, int32_t tokens) {
+  Random random(10);
+  Cpu cpu;
+  const GatedDeltaDesc desc{kKeyHeads, kValueHeads, kStateDim, kStateDim, kActivation};
+  testing::TestState state(kActivation, 2, 1, int64_t{kValueHeads} * kStateDim * kStateDim);
+  state.delta.fill_normal(random);
+  const testing::TestBatch batch = one_sequence(tokens);
+  // Keys and queries of length 1, as conv_gates leaves them.
+  Tensor q(DType::kF32, tokens, kKeyHeads * kStateDim, 0), k(DType::kF32, tokens, kKeyHeads * kStateDim, 0);
+  q.fill([&](int64_t, int64_t) { return 0.0078f * random.normal(); });
+  k.fill([&](int64_t, int64_t) { return 0.088f * random.normal(); });
+  const Tensor v = normal(random, kActivation, tokens, kValueHeads * kStateDim);
+  Tensor g(DType::kF32, tokens, kValueHeads), beta(DType::kF32, tokens, kValueHeads);
+  g.fill([&](int64_t, int64_t) { return random.uniform(-0.5f, 0.0f); });
+  beta.fill([&](int64_t, int64_t) { return random.uniform(0.0f, 1.0f); });
+  Tensor out(kActivation, tokens, kValueHeads * kStateDim);
+  report.measure<GatedDeltaOp>(
+      cpu, desc, {}, {batch.view(), q.view(), k.view(), v.view(), g.view(), beta.view(), state.view(), out.view()},
+      tokens);
+}
+
+void sample(Report& report, int32_t tokens) {
+  Random random(11);
+  Cpu cpu;
+  const Tensor logits = normal(random, DType::kF32, tokens, kVocab);
+  SampleParams params;
+  params.temperature = 0.8f;
+  params.top_p = 0.95f;
+  const std::vector<SampleParams> all(static_cast<size_t>(tokens), params);
+  std::vector<SampleResult> results(all.size());
+  SampleOp::Args args;
+  args.rows = tokens;
+  args.logits = logits.view();
+  args.params = all.data();
+  args.results = results.data();
+  report.measure<SampleOp>(cpu, {static_cast<int32_t>(kVocab), static_cast<int32_t>(kVocab) - 16}, {}, args, tokens);
+}
+
 // One line per part op; an op that keeps state or a cache makes it in its function.
 using Bench = void (*)(Report&, int32_t tokens);
-constexpr Bench kBenches[] = {embed, rms_norm, linear, router, experts, silu_mul};
+constexpr Bench kBenches[] = {embed,       rms_norm, linear,  qk_norm_rope, attention, conv_gates,
+                              gated_delta, router,   experts, silu_mul,     sample};
 
 }  // namespace
 }  // namespace assay::ops

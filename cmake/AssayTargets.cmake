@@ -26,17 +26,20 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# Instruction sets are rows: a file that needs one carries it in its name and is compiled with its own flags.
+# Instruction sets: a kernel file `*_kernels_<set>.cc` is compiled with its own flags and includes nothing but intrinsics
+# and its interface, so that no inline function of the program is emitted with them. (gcc 12 takes the deliberately
+# undefined values inside its own AVX-512 headers for mistakes.)
 function(assay_isa_flags)
+  set(avx2 -mavx2 -mfma -mf16c)
+  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mprefer-vector-width=512
+             -Wno-uninitialized -Wno-maybe-uninitialized)
   foreach(source ${ARGN})
-    if(source MATCHES "_avx512_bf16\\.cc$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mavx512bf16;-mfma;-mavx2;-mf16c;-mprefer-vector-width=512")
-    elseif(source MATCHES "_avx512\\.cc$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mfma;-mavx2;-mf16c;-mprefer-vector-width=512")
-    elseif(source MATCHES "_avx2\\.cc$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    if(source MATCHES "_kernels_avx512_bf16\\.cc$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512};-mavx512bf16")
+    elseif(source MATCHES "_kernels_avx512\\.cc$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512}")
+    elseif(source MATCHES "_kernels_avx2\\.cc$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx2}")
     endif()
   endforeach()
 endfunction()

@@ -253,10 +253,12 @@ inline double ulp(DType dtype, double value) {
   return std::ldexp(1.0, exponent - (dtype == DType::kBf16 ? 7 : 23));
 }
 
-// How far an fp32 dot product over k in the order of dot_order.h may be from the exact one: a product is rounded once
-// and then passes through ceil(k / 16) sums of its lane and 4 folds; one more rounding for a global scale.
+// How far an fp32 dot product over k in an order of a CPU row may be from the exact one. dot_order.h, fused or not, and
+// pairs: a product is rounded once and then passes through ceil(k / 16) sums of its lane and 4 folds; one more rounding
+// for a global scale. Octets: 8 sums within an octet, one a step of 128 columns, 4 folds and the scale.
 inline double dot_error_bound(int64_t k, double sum_of_magnitudes) {
-  return static_cast<double>((k + 15) / 16 + 6) * 0x1p-24 * sum_of_magnitudes;
+  const int64_t lanes = (k + 15) / 16 + 6, octets = 8 + (k + 127) / 128 + 5;
+  return static_cast<double>(std::max(lanes, octets)) * 0x1p-24 * sum_of_magnitudes;
 }
 
 // Keeps what was recorded, as numbers, by site.
@@ -288,6 +290,16 @@ const Impl<Op>& row_named(std::string_view name) {
     if (name == impl.name) return impl;
   }
   CHECK(false, "{} has no row {}", Op::kName, name);
+}
+
+// The CPU rows that can run a Desc here, reference included.
+template <class Op>
+std::vector<const char*> cpu_rows(const typename Op::Desc& desc, const DeviceCaps& caps) {
+  std::vector<const char*> names;
+  for (const Impl<Op>& impl : Op::impls()) {
+    if (impl.backend == Backend::kCpu && !impl.can_run(desc, caps)) names.push_back(impl.name);
+  }
+  return names;
 }
 
 // A CPU device with weights. Rows made from it must not outlive it.

@@ -2,8 +2,8 @@
 // Two parallel loops: over the I rows of gate and up, and over the `hidden` rows of down. A thread goes through all
 // chosen experts for its rows, in ascending order: equal work for every thread, and one thread for one output element.
 #include <algorithm>
-#include <cmath>
 
+#include "backend/cpu/exp.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/experts/experts_rows.h"
 #include "ops/portable_dot.h"
@@ -14,8 +14,6 @@ namespace {
 using device::Arena;
 using portable::kRowTile;
 using portable::kTokenTile;
-
-float silu(float x) { return x / (1.0f + std::exp(-x)); }
 
 class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
  public:
@@ -121,8 +119,8 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
                            dots);
         for (int64_t u = 0; u < count; ++u) {
           for (int64_t p = 0; p < pairs; ++p) {
-            const float value =
-                silu(dots[2 * p * kTokenTile + u] * gate_scale) * (dots[(2 * p + 1) * kTokenTile + u] * up_scale);
+            const float value = cpu::fast_silu(dots[2 * p * kTokenTile + u] * gate_scale) *
+                                (dots[(2 * p + 1) * kTokenTile + u] * up_scale);
             scratch.h[uses[u] * stride + row + p] =
                 desc_.activation == DType::kBf16 ? cpu::round_through<cpu::Bf16>(value) : value;
           }
@@ -186,11 +184,10 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
 const Impl<ExpertsOp> kExpertsCpuPortable{
     .name = "cpu_portable",
     .backend = Backend::kCpu,
-    // The exponential is the C library's: an id of its own.
     .order =
         [](const ExpertsDesc& desc) {
-          return dot_products_exact(desc.format, desc.activation) ? order_id("experts dot16 exact expf")
-                                                                  : order_id("experts dot16 multiply, add expf");
+          return dot_products_exact(desc.format, desc.activation) ? order_id("experts dot16 exact")
+                                                                  : order_id("experts dot16 multiply, add");
         },
     .layout = [](const ExpertsDesc&) { return &kFileLayout; },
     .can_run = [](const ExpertsDesc& desc, const DeviceCaps&) { return refuse_weight_only(desc); },

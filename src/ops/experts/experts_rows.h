@@ -7,6 +7,9 @@ namespace assay::ops {
 
 extern const Impl<ExpertsOp> kExpertsReference;
 extern const Impl<ExpertsOp> kExpertsCpuPortable;
+extern const Impl<ExpertsOp> kExpertsCpuAvx2;
+extern const Impl<ExpertsOp> kExpertsCpuAvx512;
+extern const Impl<ExpertsOp> kExpertsCpuAvx512Bf16;
 extern const Impl<ExpertsOp> kExpertsCudaReference;
 
 Refusal refuse_weight_only(const ExpertsDesc& desc);

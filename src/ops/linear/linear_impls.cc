@@ -15,7 +15,9 @@ Refusal refuse_weight_only(const LinearDesc& desc) {
 }
 
 std::span<const Impl<LinearOp>> LinearOp::impls() {
-  static const Impl<LinearOp> rows[] = {kLinearCpuPortable, kLinearReference};
+  static const Impl<LinearOp> rows[] = {
+      kLinearCpuAvx512Bf16, kLinearCpuAvx512, kLinearCpuAvx2, kLinearCpuPortable, kLinearReference,
+  };
   return rows;
 }
 

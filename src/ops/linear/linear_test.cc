@@ -90,7 +90,7 @@ TEST(Linear, RowsComputeTheFormula) {
           Tensor residual(output, tokens, shape.n, 1);
           residual.fill_normal(random);
           const Tensor* addend = with_residual ? &residual : nullptr;
-          for (const char* row : {"reference", "cpu_portable"}) {
+          for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
             expect_right(desc, cpu.weights().source(id), x, addend, run(cpu, row, desc, id, x, addend), row);
           }
         }
@@ -109,7 +109,7 @@ TEST(Linear, TakesAnyKInUnquantisedFormats) {
       const WeightId id = cpu.weights().add(testing::random_matrix(random, format, 5, k));
       Tensor x(DType::kBf16, 3, k, 5);
       x.fill_normal(random);
-      for (const char* row : {"reference", "cpu_portable"}) {
+      for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
         expect_right(desc, cpu.weights().source(id), x, nullptr, run(cpu, row, desc, id, x), row);
       }
     }
@@ -136,7 +136,7 @@ TEST(Linear, OneHotInputsGiveBackTheWeights) {
     x.fill([](int64_t t, int64_t i) { return t == i ? 1.0f : 0.0f; });
     const LinearDesc desc = make_desc(n, k, format, DType::kBf16, DType::kF32);
     std::vector<float> expected(static_cast<size_t>(k));
-    for (const char* row : {"reference", "cpu_portable"}) {
+    for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
       const Tensor y = run(cpu, row, desc, id, x);
       for (int64_t i = 0; i < n; ++i) {
         numeric::decode_row(encoded, i, expected.data());
@@ -167,34 +167,96 @@ TEST(Linear, RowsAgreeExactlyWhereSumsAreExact) {
       Tensor x(activation, 6, 272);
       x.fill([&](int64_t, int64_t) { return static_cast<float>(random.below(17) - 8); });
       const LinearDesc desc = make_desc(23, 272, format, activation, activation);
-      EXPECT_EQ(run(cpu, "reference", desc, id, x), run(cpu, "cpu_portable", desc, id, x));
+      for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
+        EXPECT_EQ(run(cpu, "reference", desc, id, x), run(cpu, row, desc, id, x)) << row;
+      }
     }
   }
 }
 
-// Prefill = decode = batched, for any thread count: bit for bit.
-TEST(Linear, PortableBitsDependOnNeitherBatchNorThreads) {
+// Prefill = decode = batched, for any thread count: bit for bit. Batches of 2 to 9 tokens take other register tiles
+// than one of 150, whose rows are decoded to panels; k = 1200 needs two of them.
+TEST(Linear, BitsDependOnNeitherBatchNorThreads) {
   Random random(5);
+  const Shape shape{300, 1200, {100, 90, 110}};  // a third thread starts in the third shard
   for (WF format : kFormats) {
-    const Shape shape{300, 560, {100, 90, 110}};  // a third thread starts in the third shard
-    const LinearDesc desc = make_desc(shape.n, shape.k, format, DType::kF32, DType::kF32);
-    Random weights(77);
-    Cpu cpu;
-    const WeightId id = cpu.weights().add(random_shards(weights, format, shape));
-    Tensor x(DType::kF32, 37, shape.k);
-    x.fill_normal(random);
-    const Tensor batched = run(cpu, "cpu_portable", desc, id, x);
-    for (int64_t t = 0; t < x.rows(); ++t) {
-      Tensor one(DType::kF32, 1, shape.k);
-      one.fill([&](int64_t, int64_t i) { return static_cast<float>(x.at(t, i)); });
-      const Tensor y = run(cpu, "cpu_portable", desc, id, one);
-      for (int64_t n = 0; n < desc.n; ++n) ASSERT_EQ(y.at(0, n), batched.at(t, n));
+    for (DType activation : {DType::kBf16, DType::kF32}) {
+      const LinearDesc desc = make_desc(shape.n, shape.k, format, activation, DType::kF32);
+      Random weights(77);
+      Cpu cpu;
+      const WeightId id = cpu.weights().add(random_shards(weights, format, shape));
+      Tensor x(activation, 150, shape.k);
+      x.fill_normal(random);
+      for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
+        if (row == std::string_view("reference")) continue;
+        const Tensor batched = run(cpu, row, desc, id, x);
+        int64_t first = 0;
+        for (int64_t count : {1, 2, 3, 4, 5, 7, 9, 18}) {
+          Tensor some(activation, count, shape.k);
+          some.fill([&](int64_t t, int64_t i) { return static_cast<float>(x.at(first + t, i)); });
+          const Tensor y = run(cpu, row, desc, id, some);
+          for (int64_t t = 0; t < count; ++t) {
+            for (int64_t n = 0; n < desc.n; ++n) ASSERT_EQ(y.at(t, n), batched.at(first + t, n)) << row;
+          }
+          first += count;
+        }
+        for (int threads : {2, 3}) {
+          Random same(77);
+          Cpu other(threads);
+          const WeightId other_id = other.weights().add(random_shards(same, format, shape));
+          EXPECT_EQ(run(other, row, desc, other_id, x), batched) << row;
+        }
+      }
     }
-    for (int threads : {2, 3}) {
-      Random same(77);
-      Cpu other(threads);
-      const WeightId other_id = other.weights().add(random_shards(same, format, shape));
-      EXPECT_EQ(run(other, "cpu_portable", desc, other_id, x), batched);
+  }
+}
+
+// Rows that name the same order of additions give the same bits.
+TEST(Linear, RowsOfOneOrderAgreeBitForBit) {
+  Random random(9);
+  for (WF format : kFormats) {
+    for (DType activation : {DType::kBf16, DType::kF32}) {
+      const LinearDesc desc = make_desc(37, 528, format, activation, DType::kF32);
+      Cpu cpu;
+      const WeightId id = cpu.weights().add(testing::random_matrix(random, format, 37, 528));
+      for (int64_t tokens : {1, 21}) {
+        Tensor x(activation, tokens, 528);
+        x.fill_normal(random);
+        std::map<OrderId, Tensor> by_order;
+        for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
+          const Tensor y = run(cpu, row, desc, id, x);
+          const auto [found, fresh] = by_order.try_emplace(testing::row_named<LinearOp>(row).order(desc), y);
+          EXPECT_EQ(found->second, y) << row << " " << describe(desc);
+        }
+      }
+    }
+  }
+}
+
+// Scale bytes that no checkpoint should hold: all 256, signed ones and NaN among them, mean what they say.
+TEST(Linear, EveryScaleByteMeansTheSameInEveryRow) {
+  const int64_t n = 256, k = 16;
+  OwnedMatrix matrix(WF::kNvfp4, n, k);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < k / 2; ++j) matrix.data_bytes()[i * k / 2 + j] = std::byte{0x22};  // 1.0 everywhere
+    matrix.scale_bytes()[i] = static_cast<std::byte>(i);
+  }
+  Cpu cpu;
+  const WeightId id = cpu.weights().add(std::move(matrix));
+  const LinearDesc desc = make_desc(n, k, WF::kNvfp4, DType::kBf16, DType::kF32);
+  for (int64_t tokens : {1, 9}) {
+    Tensor x(DType::kBf16, tokens, k);
+    x.fill([](int64_t, int64_t i) { return i == 3 ? 1.0f : 0.0f; });
+    for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
+      const Tensor y = run(cpu, row, desc, id, x);
+      for (int64_t i = 0; i < n; ++i) {
+        const float wanted = numeric::e4m3_to_float(static_cast<uint8_t>(i));
+        if (std::isnan(wanted)) {
+          ASSERT_TRUE(std::isnan(y.at(tokens - 1, i))) << row << " " << i;
+        } else {
+          ASSERT_EQ(y.at(tokens - 1, i), wanted) << row << " " << i;
+        }
+      }
     }
   }
 }
@@ -213,7 +275,7 @@ TEST(Linear, SurvivesAdversarialMagnitudes) {
       return 1e-30f * random.normal();
     });
     const LinearDesc desc = make_desc(19, 256, format, DType::kBf16, DType::kBf16);
-    for (const char* row : {"reference", "cpu_portable"}) {
+    for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
       expect_right(desc, cpu.weights().source(id), x, nullptr, run(cpu, row, desc, id, x), row);
     }
   }
@@ -221,10 +283,10 @@ TEST(Linear, SurvivesAdversarialMagnitudes) {
 
 TEST(Linear, ResidualMayBeTheOutput) {
   Random random(7);
-  for (const char* row : {"reference", "cpu_portable"}) {
+  const LinearDesc desc = make_desc(64, 32, WF::kBf16, DType::kBf16, DType::kBf16);
+  for (const char* row : testing::cpu_rows<LinearOp>(desc, Cpu().device().caps())) {
     Cpu cpu;
     const WeightId id = cpu.weights().add(testing::random_matrix(random, WF::kBf16, 64, 32));
-    const LinearDesc desc = make_desc(64, 32, WF::kBf16, DType::kBf16, DType::kBf16);
     Tensor x(DType::kBf16, 5, 32), stream(DType::kBf16, 5, 64);
     x.fill_normal(random);
     stream.fill_normal(random);
@@ -248,6 +310,25 @@ TEST(Linear, RowsRefuseWithAReason) {
     EXPECT_EQ(refusal(row, desc), "k = 24 is no multiple of 16, as nvfp4 needs");
     EXPECT_NE(refusal(row, make_desc(8, 32, WF::kBf16, DType::kF16, DType::kF16)), "");
     EXPECT_NE(refusal(row, make_desc(8, 32, WF::kBf16, DType::kF32, DType::kBf16)), "");
+  }
+}
+
+// On a CPU without the instructions, and where vdpbf16ps cannot be exact.
+TEST(Linear, RowsOfAnInstructionSetSayWhatIsMissing) {
+  const auto refused = [](const char* row, const LinearDesc& desc, const DeviceCaps& caps) {
+    return testing::row_named<LinearOp>(row).can_run(desc, caps).has_value();
+  };
+  const LinearDesc desc = make_desc(8, 32, WF::kBf16, DType::kBf16, DType::kBf16);
+  DeviceCaps all;
+  all.cpu = {true, true, true};
+  for (const char* row : {"cpu_avx2", "cpu_avx512", "cpu_avx512_bf16"}) {
+    EXPECT_TRUE(refused(row, desc, DeviceCaps{}));
+    EXPECT_FALSE(refused(row, desc, all));
+  }
+  for (const LinearDesc& other : {make_desc(8, 32, WF::kF16, DType::kBf16, DType::kBf16),
+                                  make_desc(8, 32, WF::kBf16, DType::kF32, DType::kF32)}) {
+    EXPECT_TRUE(refused("cpu_avx512_bf16", other, all));
+    EXPECT_FALSE(refused("cpu_avx512", other, all));
   }
 }
 

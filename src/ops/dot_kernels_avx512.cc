@@ -1,0 +1,52 @@
+// Dot products in AVX-512 fp32: sixteen lanes are one register. dot16_kernels.h says how work is cut.
+#include <immintrin.h>
+
+#include "ops/avx512_fold.h"
+#include "ops/dot_kernel.h"
+
+namespace assay::ops {
+namespace {
+
+constexpr int kRowTile = 4;
+constexpr int kTokenTile = 4;
+
+using Vec = __m512;
+
+inline Vec zero() { return _mm512_setzero_ps(); }
+inline Vec load(const float* from) { return _mm512_loadu_ps(from); }
+inline void store(float* to, Vec value) { _mm512_storeu_ps(to, value); }
+inline Vec fused(Vec a, Vec b, Vec sum) { return _mm512_fmadd_ps(a, b, sum); }
+
+inline Vec row_f32(const std::byte* from) { return _mm512_loadu_ps(from); }
+inline __m256i half(const std::byte* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+inline Vec row_bf16(const std::byte* from) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half(from)), 16));
+}
+inline Vec row_f16(const std::byte* from) { return _mm512_cvtph_ps(half(from)); }
+
+// vpmultishiftqb brings nibble j of the eight bytes to lane j, with other bits above it; vpermps looks at four bits
+// only.
+inline Vec row_codes(const std::byte* from, float scale) {
+  long long word;
+  __builtin_memcpy(&word, from, sizeof(word));
+  const __m512i shifts =
+      _mm512_setr_epi64(0x0000000400000000, 0x0000000c00000008, 0x0000001400000010, 0x0000001c00000018,
+                        0x0000002400000020, 0x0000002c00000028, 0x0000003400000030, 0x0000003c00000038);
+  const __m512i nibbles = _mm512_multishift_epi64_epi8(shifts, _mm512_set1_epi64(word));
+  const __m512 table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f,
+                                      -3.0f, -4.0f, -6.0f);
+  return _mm512_mul_ps(_mm512_permutexvar_ps(nibbles, table), _mm512_set1_ps(scale));
+}
+
+}  // namespace
+}  // namespace assay::ops
+
+#include "ops/dot16_kernels.h"
+
+namespace assay::ops {
+
+void dot_avx512(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
+  dot16(rows, tokens, out, stride);
+}
+
+}  // namespace assay::ops

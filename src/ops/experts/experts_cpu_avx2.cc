@@ -1,0 +1,8 @@
+// experts in AVX2 with FMA; kernel: ops/dot_kernels_avx2.cc.
+#include "ops/experts/experts_cpu_dot.h"
+
+namespace assay::ops {
+
+const Impl<ExpertsOp> kExpertsCpuAvx2 = experts_cpu_dot<kCpuAvx2>();
+
+}  // namespace assay::ops

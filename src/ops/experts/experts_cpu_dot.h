@@ -1,0 +1,202 @@
+// experts on an instruction set of cpu_dot.h. Tokens are grouped by expert; a weight row is read once for up to 128 of
+// them. Two parallel loops: over the I rows of gate and up, and over the `hidden` rows of down. A thread goes through
+// all chosen experts for its rows, in ascending order: equal work for every thread, one thread for one output element.
+// Decode is bound by reading the chosen experts' weights, prefill by the multiply-adds.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cpu/convert.h"
+#include "backend/cpu/exp.h"
+#include "ops/cpu_dot.h"
+#include "ops/experts/expert_groups.h"
+#include "ops/experts/experts_rows.h"
+#include "ops/workspace.h"
+
+namespace assay::ops {
+
+class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
+ public:
+  ExpertsCpuDot(const CpuDot& kernel, const ExpertsDesc& desc, const WeightSource& source)
+      : kernel_(kernel), form_(kernel.form(desc.format)), desc_(desc), source_(source) {}
+
+  static size_t workspace_bytes(DotForm form, const ExpertsDesc& desc, int64_t tokens) {
+    Workspace counted;
+    carve(form, desc, tokens, counted);
+    return counted.used();
+  }
+
+  void enqueue(const ExpertsOp::Args& args, const Launch& launch) const override {
+    const int64_t tokens = args.tokens.total;
+    if (tokens == 0) return;
+    CHECK(args.x.cols == desc_.hidden && args.y.cols == desc_.hidden && args.ids.cols == desc_.top_k &&
+              args.x.dtype == desc_.activation,
+          "experts {}", describe(desc_));
+    Workspace workspace(launch.workspace);
+    const Scratch scratch = carve(form_, desc_, tokens, workspace);
+    scratch.groups.fill(args.ids, tokens);
+    cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
+    prepare_tokens(form_, args.x, tokens, desc_.hidden, scratch.x, pool);
+    const int64_t uses = tokens * desc_.top_k;
+    pool.parallel_for(blocks(desc_.intermediate), block_grain(uses * desc_.hidden * 2),
+                      [&](int64_t begin, int64_t end) {
+                        hidden(scratch, begin * kDotRowBlock, std::min(desc_.intermediate, end * kDotRowBlock));
+                      });
+    if (launch.taps != nullptr) show_hidden(scratch, uses, launch);
+    pool.parallel_for(blocks(desc_.hidden), block_grain(uses * desc_.intermediate), [&](int64_t begin, int64_t end) {
+      const int64_t first = begin * kDotRowBlock, last = std::min(desc_.hidden, end * kDotRowBlock);
+      down(args, scratch, first, last);
+      cpu::with_activation(desc_.activation, [&]<class T>() { finish<T>(args, scratch, first, last); });
+    });
+  }
+
+ private:
+  struct Scratch {
+    ExpertGroups groups;
+    std::byte* x;   // [T] in the kernel's form
+    std::byte* h;   // [T * k] in the kernel's form
+    float* sums;    // [T, hidden]
+    float* tapped;  // [T * k, I]
+  };
+
+  static Scratch carve(DotForm form, const ExpertsDesc& desc, int64_t tokens, Workspace& workspace) {
+    const auto bytes = [&](int64_t rows, int64_t k) {
+      return static_cast<std::byte*>(workspace.take(DType::kU8, rows, dot_form_bytes(form, k)).data);
+    };
+    const int64_t uses = tokens * desc.top_k;
+    Scratch scratch;
+    scratch.groups = ExpertGroups(desc.experts, desc.top_k, tokens, workspace);
+    scratch.x = bytes(tokens, desc.hidden);
+    scratch.h = bytes(uses, desc.intermediate);
+    scratch.sums = static_cast<float*>(workspace.take(DType::kF32, tokens, desc.hidden).data);
+    scratch.tapped = static_cast<float*>(workspace.take(DType::kF32, uses, desc.intermediate).data);
+    return scratch;
+  }
+
+  static int64_t blocks(int64_t rows) { return (rows + kDotRowBlock - 1) / kDotRowBlock; }
+
+  void store_hidden(const Scratch& scratch, int64_t use, int64_t row, float value) const {
+    std::byte* to = scratch.h + use * dot_form_bytes(form_, desc_.intermediate);
+    if (form_ == DotForm::kF32) {
+      reinterpret_cast<float*>(to)[row] =
+          desc_.activation == DType::kBf16 ? cpu::round_through<cpu::Bf16>(value) : value;
+    } else {
+      reinterpret_cast<cpu::Bf16*>(to)[dot_form_index(form_, row)] = cpu::from_float<cpu::Bf16>(value);
+    }
+  }
+
+  // Rows [begin, end) of h for every use.
+  void hidden(const Scratch& scratch, int64_t begin, int64_t end) const {
+    const int64_t token_bytes = dot_form_bytes(form_, desc_.hidden);
+    float gates[kDotTokens * kDotRowBlock], ups[kDotTokens * kDotRowBlock];
+    scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
+      const numeric::EncodedMatrix& gate = source_.matrices[3 * expert];
+      const numeric::EncodedMatrix& up = source_.matrices[3 * expert + 1];
+      const float gate_scale = dot_scale(gate), up_scale = dot_scale(up);
+      const std::byte* tokens[kDotTokens];
+      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + uses[u] / desc_.top_k * token_bytes;
+      for (int64_t row = begin; row < end; row += kDotRowBlock) {
+        const int64_t rows = std::min(kDotRowBlock, end - row);
+        kernel_.dot(dot_rows(gate, row, rows), {tokens, count}, gates, kDotRowBlock);
+        kernel_.dot(dot_rows(up, row, rows), {tokens, count}, ups, kDotRowBlock);
+        for (int64_t u = 0; u < count; ++u) {
+          float* value = gates + u * kDotRowBlock;
+          const float* factor = ups + u * kDotRowBlock;
+          for (int64_t r = 0; r < rows; ++r) value[r] = cpu::fast_silu(value[r] * gate_scale) * (factor[r] * up_scale);
+          for (int64_t r = 0; r < rows; ++r) store_hidden(scratch, uses[u], row + r, value[r]);
+        }
+      }
+    });
+    if (end != desc_.intermediate) return;
+    const int64_t padded = dot_form_elements(form_, desc_.intermediate);
+    for (int64_t use = 0; use < scratch.groups.uses(); ++use) {
+      for (int64_t row = end; row < padded; ++row) store_hidden(scratch, use, row, 0.0f);
+    }
+  }
+
+  void show_hidden(const Scratch& scratch, int64_t uses, const Launch& launch) const {
+    for (int64_t use = 0; use < uses; ++use) {
+      const std::byte* from = scratch.h + use * dot_form_bytes(form_, desc_.intermediate);
+      for (int64_t i = 0; i < desc_.intermediate; ++i) {
+        scratch.tapped[use * desc_.intermediate + i] =
+            form_ == DotForm::kF32 ? reinterpret_cast<const float*>(from)[i]
+                                   : cpu::to_float(reinterpret_cast<const cpu::Bf16*>(from)[dot_form_index(form_, i)]);
+      }
+    }
+    launch.taps->record("experts.hidden", launch.layer,
+                        ConstView(scratch.tapped, DType::kF32, uses, desc_.intermediate));
+  }
+
+  // sums[t, n] = sum over the chosen experts, for n in [begin, end).
+  void down(const ExpertsOp::Args& args, const Scratch& scratch, int64_t begin, int64_t end) const {
+    const int64_t bytes = dot_form_bytes(form_, desc_.intermediate);
+    for (int64_t t = 0; t < args.tokens.total; ++t) {
+      std::fill_n(scratch.sums + t * desc_.hidden + begin, end - begin, 0.0f);
+    }
+    float dots[kDotTokens * kDotRowBlock];
+    scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
+      const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + 2];
+      const float scale = dot_scale(matrix);
+      const std::byte* tokens[kDotTokens];
+      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + uses[u] * bytes;
+      for (int64_t n = begin; n < end; n += kDotRowBlock) {
+        const int64_t rows = std::min(kDotRowBlock, end - n);
+        kernel_.dot(dot_rows(matrix, n, rows), {tokens, count}, dots, kDotRowBlock);
+        for (int64_t u = 0; u < count; ++u) {
+          const int64_t t = uses[u] / desc_.top_k;
+          const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];
+          float* sums = scratch.sums + t * desc_.hidden + n;
+          const float* dot = dots + u * kDotRowBlock;
+          for (int64_t r = 0; r < rows; ++r) sums[r] += weight * (dot[r] * scale);
+        }
+      }
+    });
+  }
+
+  template <class T>
+  void finish(const ExpertsOp::Args& args, const Scratch& scratch, int64_t begin, int64_t end) const {
+    for (int64_t t = 0; t < args.tokens.total; ++t) {
+      const float* sums = scratch.sums + t * desc_.hidden;
+      const T* shared = args.shared ? args.shared.row<T>(t) : nullptr;
+      const float shared_scale = args.shared ? *args.shared_scale.row<float>(t) : 0.0f;
+      const T* residual = args.residual ? args.residual.row<T>(t) : nullptr;
+      T* y = args.y.row<T>(t);
+      for (int64_t n = begin; n < end; ++n) {
+        const float sum = shared == nullptr ? sums[n] : sums[n] + shared_scale * cpu::to_float(shared[n]);
+        const float value = cpu::round_through<T>(sum);
+        y[n] = cpu::from_float<T>(residual == nullptr ? value : cpu::to_float(residual[n]) + value);
+      }
+    }
+  }
+
+  const CpuDot& kernel_;
+  DotForm form_;
+  ExpertsDesc desc_;
+  const WeightSource& source_;
+};
+
+template <const CpuDot& kKernel>
+Impl<ExpertsOp> experts_cpu_dot() {
+  return {.name = kKernel.row,
+          .backend = Backend::kCpu,
+          .order =
+              [](const ExpertsDesc& desc) {
+                return order_id("experts " + std::string(kKernel.order(desc.format, desc.activation)));
+              },
+          .layout = [](const ExpertsDesc&) { return &kFileLayout; },
+          .can_run = [](const ExpertsDesc& desc, const DeviceCaps& caps) -> Refusal {
+            Refusal refusal = refuse_weight_only(desc);
+            return refusal ? refusal : kKernel.refuse(desc.format, desc.activation, caps);
+          },
+          .workspace_bytes =
+              [](const ExpertsDesc& desc, const Bucket& bucket, MakeContext&) {
+                return ExpertsCpuDot::workspace_bytes(kKernel.form(desc.format), desc, bucket.tokens);
+              },
+          .make = [](const ExpertsDesc& desc, const Bucket&, const ExpertsOp::Weights& weights,
+                     MakeContext& context) -> Result<PlanPtr<ExpertsOp>> {
+            ASSAY_ASSIGN(const WeightSource* source, checked_experts(context.weights, weights.experts, desc));
+            return PlanPtr<ExpertsOp>(std::make_unique<ExpertsCpuDot>(kKernel, desc, *source));
+          }};
+}
+
+}  // namespace assay::ops
