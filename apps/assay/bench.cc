@@ -38,9 +38,13 @@ std::vector<int32_t> scattered_prompt(int32_t count, int32_t vocabulary) {
   return ids;
 }
 
+int32_t vocabulary(const Session& session) {
+  return session.tokenizer ? session.tokenizer->vocabulary_size() : session.engine->limits().vocab_size;
+}
+
 Result<Speeds> measure(Session& session, const BenchOptions& options) {
   scheduler::Request request;
-  request.prompt = scattered_prompt(options.prompt_tokens, session.tokenizer->vocabulary_size());
+  request.prompt = scattered_prompt(options.prompt_tokens, vocabulary(session));
   request.max_tokens = options.decode_tokens + 1;
   auto stream = std::make_shared<TokenStream>();
   constexpr int64_t kSecondUs = 1'000'000;
@@ -107,6 +111,7 @@ Command add_bench(CLI::App& parent) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* app = parent.add_subcommand("bench", "Measure prefill and decode tokens per second of one sequence");
   add_common_options(*app, options->common);
+  options->common.needs_tokenizer = false;
   constexpr int kMost = 1 << 24;
   add_option(*app, "--prompt-tokens", options->prompt_tokens, "Tokens of the prompt")
       ->check(CLI::Range(1, kMost))

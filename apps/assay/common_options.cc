@@ -41,8 +41,31 @@ CLI::Option* add_log_level(CLI::App& app, std::string& level) {
       ->capture_default_str();
 }
 
+CLI::Option* add_dummy_format(CLI::App& app, std::string& format) {
+  return add_option(app, "--dummy-format", format,
+                    "Formats of dummy weights: bf16; modelopt: routed experts NVFP4; nvfp4: all linear layers NVFP4")
+      ->check(CLI::IsMember({"bf16", "modelopt", "nvfp4"}))
+      ->capture_default_str();
+}
+
+checkpoint::DummyFormat parse_dummy_format(const std::string& name) {
+  if (name == "bf16") return checkpoint::DummyFormat::kBf16;
+  return name == "nvfp4" ? checkpoint::DummyFormat::kNvfp4 : checkpoint::DummyFormat::kModelOpt;
+}
+
 void add_common_options(CLI::App& app, CommonOptions& options) {
   add_model(app, options.model_directory);
+  add_option(app, "--load-format", options.load_format,
+             "safetensors; dummy: seeded random weights of the config's shapes, only config.json is read")
+      ->check(CLI::IsMember({"safetensors", "dummy"}))
+      ->capture_default_str();
+  add_dummy_format(app, options.dummy_format);
+  add_option(app, "--dummy-router", options.dummy_router, "Dummy weights: experts chosen evenly, or some most often")
+      ->check(CLI::IsMember({"uniform", "skewed"}))
+      ->capture_default_str();
+  add_option(app, "--dummy-layers", options.dummy_layers, "Dummy weights: only the first so many layers; 0: all")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
   add_option(app, "--threads", options.threads, "CPU threads; 0: as many as the process may use")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
@@ -80,6 +103,10 @@ void apply_log_level(const std::string& level) {
 engine::LoadOptions load_options(const CommonOptions& options) {
   engine::LoadOptions load;
   load.model_directory = options.model_directory;
+  if (options.load_format == "dummy") load.load_format = engine::LoadFormat::kDummy;
+  load.dummy.format = parse_dummy_format(options.dummy_format);
+  if (options.dummy_router == "skewed") load.dummy.router = checkpoint::DummyRouter::kSkewed;
+  load.dummy_layers = options.dummy_layers;
   load.threads = options.threads;
   load.compute = options.compute == "f32" ? DType::kF32 : DType::kBf16;
   load.context_tokens = options.context_length;

@@ -29,9 +29,19 @@ CLI::Option* add_model(CLI::App& app, std::string& directory);
 
 CLI::Option* add_log_level(CLI::App& app, std::string& level);
 
+inline constexpr char kDefaultDummyFormat[] = "modelopt";
+
+// --dummy-format, with its names.
+CLI::Option* add_dummy_format(CLI::App& app, std::string& format);
+checkpoint::DummyFormat parse_dummy_format(const std::string& name);
+
 // Of all subcommands that load a model.
 struct CommonOptions {
   std::string model_directory;
+  std::string load_format = "safetensors";
+  std::string dummy_format = kDefaultDummyFormat;
+  std::string dummy_router = "uniform";
+  int32_t dummy_layers = 0;
   int threads = 0;
   std::string compute = "bf16";
   std::vector<std::string> forced_rows;  // "op=row"
@@ -39,6 +49,7 @@ struct CommonOptions {
   int32_t max_running_requests = engine::LoadOptions{}.max_sequences;
   uint64_t kv_cache_bytes = static_cast<uint64_t>(engine::LoadOptions{}.kv_cache_bytes);
   bool explain = false;
+  bool needs_tokenizer = true;  // no flag: whether the subcommand can do without text
   std::string log_level = "warning";
 };
 

@@ -1,4 +1,4 @@
-// assay inspect: what is in a checkpoint, without loading it into an engine.
+// assay inspect: what is in a checkpoint, or what a config would take, without loading it into an engine.
 #include <fmt/core.h>
 
 #include <map>
@@ -8,6 +8,7 @@
 
 #include "assay/command.h"
 #include "assay/common_options.h"
+#include "assay/inspect_config.h"
 #include "base/shape.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
@@ -19,6 +20,8 @@ using nlohmann::ordered_json;
 
 struct InspectOptions {
   std::string model_directory;
+  std::string config_path;
+  std::string dummy_format = kDefaultDummyFormat;
   std::string log_level = "warning";
   bool list = false;
   bool json = false;
@@ -49,6 +52,9 @@ TensorFormat format_of(const checkpoint::Checkpoint& checkpoint, const checkpoin
 
 Result<void> run(const InspectOptions& options) {
   apply_log_level(options.log_level);
+  if (!options.config_path.empty()) {
+    return print_byte_table(options.config_path, parse_dummy_format(options.dummy_format), options.json);
+  }
   ASSAY_ASSIGN(const auto config, checkpoint::load_text_config(options.model_directory));
   ASSAY_ASSIGN(const auto checkpoint, checkpoint::Checkpoint::open(options.model_directory));
   std::map<std::string, FormatTotal> formats;
@@ -99,7 +105,13 @@ Result<void> run(const InspectOptions& options) {
 Command add_inspect(CLI::App& parent) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* app = parent.add_subcommand("inspect", "List the tensors of a checkpoint, their formats and sizes");
-  add_model(*app, options->model_directory);
+  CLI::Option* model = add_model(*app, options->model_directory)->required(false);
+  CLI::Option* config = add_option(*app, "--config", options->config_path,
+                                   "A config.json of any name, without weights: print the bytes of its weights by "
+                                   "class, of the KV cache and of the state");
+  model->excludes(config);
+  add_dummy_format(*app, options->dummy_format)->needs(config);
+  app->require_option(1, 0);
   add_flag(*app, "--list", options->list, "Every tensor, not only the totals by format");
   add_flag(*app, "--json", options->json,
            "Print one object: parameters, bytes, tensors, formats; with --list also list (name, format, shape, bytes)");

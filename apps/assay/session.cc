@@ -29,16 +29,26 @@ bool Session::is_stop(int32_t id) const {
 Result<Session> open_session(const CommonOptions& options, int32_t max_queued, const Progress& progress) {
   apply_log_level(options.log_level);
   Session session;
-  ASSAY_ASSIGN(session.tokenizer, text::Tokenizer::load(options.model_directory));
-  ASSAY_ASSIGN(session.generation, checkpoint::load_generation_config(options.model_directory));
   engine::LoadOptions load = load_options(options);
-  load.real_vocab = session.tokenizer->vocabulary_size();
+  if (options.model_directory.ends_with(".json")) {
+    if (options.needs_tokenizer) {
+      return Error{ErrorKind::kInvalidArgument, "a config alone has no tokenizer",
+                   options.model_directory,     "a file",
+                   "a model directory",         ""};
+    }
+  } else {
+    ASSAY_ASSIGN(session.tokenizer, text::Tokenizer::load(options.model_directory));
+    ASSAY_ASSIGN(session.generation, checkpoint::load_generation_config(options.model_directory));
+    load.real_vocab = session.tokenizer->vocabulary_size();
+  }
   load.progress = [&progress](const std::string& stage) {
     log_info("{}", stage);
     if (progress) progress(stage);
   };
   ASSAY_ASSIGN(session.engine, engine::load(load));
-  session.stop_tokens = stop_tokens(session.generation, session.engine->config(), *session.tokenizer);
+  if (session.tokenizer) {
+    session.stop_tokens = stop_tokens(session.generation, session.engine->config(), *session.tokenizer);
+  }
   if (options.explain) fmt::print(stderr, "{}", session.engine->explain());
   const scheduler::LoopOptions loop{.max_queued = max_queued, .max_running = options.max_running_requests};
   session.loop = std::make_unique<scheduler::Loop>(*session.engine, loop);

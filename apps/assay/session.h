@@ -18,7 +18,7 @@
 namespace assay::app {
 
 struct Session {
-  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<text::Tokenizer> tokenizer;  // null if the model is a config alone
   std::unique_ptr<engine::LocalEngine> engine;
   checkpoint::GenerationConfig generation;
   std::vector<int32_t> stop_tokens;

@@ -1,24 +1,12 @@
-// Hands a checkpoint's tensors to a model and sees to it that each is used exactly once ("exact cover").
-//
-// The format of a matrix M is decided by the tensors present, never by config lists (real releases contradict theirs):
-//   M.weight U8 [N, K/2] + M.weight_scale F8_E4M3 [N, K/16] + M.weight_scale_2 F32 (+ M.input_scale F32)   NVFP4,
-//   ModelOpt M.weight BF16, F16 or F32 [N, K]                                                                        as
-//   it is M.weight_packed, M.weight_scale_inv, other F8 or U8 weights         known formats without a row yet:
-//   kUnsupported
-// Checked at bind: shapes, K % 16, block scales without sign or NaN (0x00 is valid: the block is 0), global and input
-// scales finite and above 0, vectors finite. A fault in the file is kCheckpoint naming file and tensor; asking for one
-// tensor twice is our bug (CHECK).
-//
-// The checkpoint must outlive the binder and all matrices it gives out. One thread.
+// Binder: where a model gets its weights from, by their names in a checkpoint. checkpoint_binder.h reads them from
+// files, dummy.h makes them up.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/config.h"
+#include "base/shape.h"
 #include "numeric/weight_format.h"
 
 namespace assay::checkpoint {
@@ -36,64 +24,34 @@ struct ExpertSlice {
 
 class Binder {
  public:
-  Binder(const Checkpoint& checkpoint, QuantisationHints hints);
+  virtual ~Binder() = default;
+
+  // What the weights come from, for messages: a directory.
+  virtual std::string where() const = 0;
 
   // Prefix of the text model's tensors.
-  std::string text_prefix() const { return checkpoint::text_prefix(checkpoint_); }
+  virtual std::string text_prefix() const = 0;
 
-  bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+  virtual bool has(const std::string& name) const = 0;
 
-  // The matrix [rows, cols] stored as base.weight with its siblings. KV-cache scales beside it (base.k_scale,
-  // base.v_scale) are checked and not used: a bf16 cache is always valid.
-  Result<numeric::EncodedMatrix> matrix(const std::string& base, int64_t rows, int64_t cols);
-
-  // A matrix stored under its own name, without a suffix; BF16, F16 or F32.
-  Result<numeric::EncodedMatrix> plain_matrix(const std::string& name, int64_t rows, int64_t cols);
+  // The matrix [rows, cols] stored as base.weight with its siblings.
+  virtual Result<numeric::EncodedMatrix> matrix(const std::string& base, int64_t rows, int64_t cols) = 0;
 
   // A slice of a fused tensor `name` (experts.gate_up_proj [E, 2 Im, H]: gate rows first; experts.down_proj [E, H,
-  // Im]); BF16, F16 or F32. finish() refuses a fused tensor of which rows were left; taking more rows than there are is
-  // a CHECK.
-  Result<numeric::EncodedMatrix> expert_slice(const std::string& name, const ExpertSlice& slice);
+  // Im]); BF16, F16 or F32.
+  virtual Result<numeric::EncodedMatrix> expert_slice(const std::string& name, const ExpertSlice& slice) = 0;
 
   // A small tensor of exactly this shape, all values finite, seen as `rows` rows; BF16, F16 or F32.
-  Result<numeric::EncodedMatrix> dense(const std::string& name, const Shape& shape, int64_t rows);
+  virtual Result<numeric::EncodedMatrix> dense(const std::string& name, const Shape& shape, int64_t rows) = 0;
 
-  // Small tensors as floats, of exactly this shape (a conv1d weight is {channels, 1, width}); BF16, F16 or F32.
-  Result<std::vector<float>> vector(const std::string& name, const Shape& shape);
-  Result<std::vector<float>> vector(const std::string& name, int64_t n) { return vector(name, Shape{n}); }
-
-  // Leaves out all tensors that begin with `prefix` and are still unused; one log line with count and bytes.
-  void skip(const std::string& prefix, const std::string& reason);
+  // Leaves out all tensors that begin with `prefix` and are still unused.
+  virtual void skip(const std::string& prefix, const std::string& reason) = 0;
 
   // As skip, for tensors the model does not compute with: their scales are checked all the same.
-  Result<void> keep(const std::string& prefix, const std::string& reason);
+  virtual Result<void> keep(const std::string& prefix, const std::string& reason) = 0;
 
-  // Refuses tensors nobody asked for, naming up to five. Rotary inv_freq buffers may be left. Logs hint_differences().
-  Result<void> finish();
-
-  // One line on where the config's quantisation lists and the tensors bound so far disagree; empty if they agree.
-  std::string hint_differences() const;
-
- private:
-  struct BoundMatrix {
-    std::string base;
-    bool quantised;
-  };
-
-  Result<const TensorInfo*> require(const std::string& name, const std::string& wanted) const;
-  void consume(const TensorInfo& tensor, int64_t rows = 1, int64_t of_rows = 1);
-  // Tensors of a prefix that are still unused become used.
-  std::vector<const TensorInfo*> take_prefix(const std::string& prefix);
-  Result<numeric::EncodedMatrix> plain(const TensorInfo& tensor, int64_t rows, int64_t cols);
-  Result<numeric::EncodedMatrix> nvfp4(const std::string& base, const TensorInfo& codes, int64_t rows, int64_t cols);
-  Result<void> take_cache_scales(const std::string& base);
-  // The name of a format that is known but has no row; empty if the tensors look like none.
-  std::string unsupported_format(const std::string& base) const;
-
-  const Checkpoint& checkpoint_;
-  QuantisationHints hints_;
-  std::vector<int64_t> rows_left_;  // per tensor of the checkpoint; -1 where nobody asked yet
-  std::vector<BoundMatrix> bound_;
+  // After the last request. Refuses weights that nobody asked for.
+  virtual Result<void> finish() = 0;
 };
 
 }  // namespace assay::checkpoint

@@ -307,10 +307,15 @@ Result<GenerationConfig> parse_generation_config(std::string_view text, const st
   return generation_config_from(root, file);
 }
 
-Result<TextConfig> load_text_config(const std::string& directory) {
-  const std::string path = directory + "/config.json";
-  ASSAY_ASSIGN(const json root, read_json_object(path));
-  return text_config_from(root, path);
+Result<TextConfig> load_text_config(const std::string& path) {
+  const std::string file = path.ends_with(".json") ? path : path + "/config.json";
+  ASSAY_ASSIGN(const json root, read_json_object(file));
+  return text_config_from(root, file);
+}
+
+void keep_layers(TextConfig& config, int64_t count) {
+  config.num_layers = std::min(config.num_layers, count);
+  config.layer_types.resize(static_cast<size_t>(config.num_layers));
 }
 
 Result<GenerationConfig> load_generation_config(const std::string& directory) {

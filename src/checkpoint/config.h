@@ -64,7 +64,7 @@ struct GenerationConfig {
   std::optional<double> top_p;
 };
 
-// What the config files claim about quantisation. Only compared with the tensors, which decide (binder.h).
+// What the config files claim about quantisation. Only compared with the tensors, which decide (checkpoint_binder.h).
 struct QuantisationHints {
   std::string method;                                   // quant_method, for example modelopt; empty if there is none
   std::string algorithm;                                // quant_algo, for example NVFP4 or MIXED_PRECISION
@@ -76,9 +76,14 @@ struct QuantisationHints {
 Result<TextConfig> parse_text_config(std::string_view text, const std::string& file);
 Result<GenerationConfig> parse_generation_config(std::string_view text, const std::string& file);
 
+// Leaves the first `count` layers, at most all.
+void keep_layers(TextConfig& config, int64_t count);
+
+// From the config.json of a checkpoint directory, or from a file of this kind whose name ends in .json.
+Result<TextConfig> load_text_config(const std::string& path);
+
 // From the files of a checkpoint directory. A missing generation_config.json gives an empty GenerationConfig; either
 // source of hints may be missing.
-Result<TextConfig> load_text_config(const std::string& directory);
 Result<GenerationConfig> load_generation_config(const std::string& directory);
 Result<QuantisationHints> load_quantisation_hints(const std::string& directory);
 

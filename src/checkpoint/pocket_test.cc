@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "checkpoint/binder.h"
+#include "checkpoint/checkpoint_binder.h"
 #include "numeric/decode.h"
 
 namespace assay::checkpoint {
@@ -42,20 +42,20 @@ class PocketBinding : public ::testing::Test {
     ASSERT_TRUE(config.ok()) << config.error().message();
     config_ = *config;
   }
-  void expect_matrix(Binder& binder, const std::string& base, int64_t rows, int64_t cols,
+  void expect_matrix(CheckpointBinder& binder, const std::string& base, int64_t rows, int64_t cols,
                      numeric::WeightFormat format) {
     const auto matrix = binder.matrix(base, rows, cols);
     ASSERT_TRUE(matrix.ok()) << matrix.error().message();
     EXPECT_EQ(matrix->format, format) << base;
   }
-  void expect_plain(Binder& binder, const std::string& base, int64_t rows, int64_t cols) {
+  void expect_plain(CheckpointBinder& binder, const std::string& base, int64_t rows, int64_t cols) {
     expect_matrix(binder, base, rows, cols, numeric::WeightFormat::kBf16);
   }
-  void expect_vector(Binder& binder, const std::string& name, const Shape& shape) {
+  void expect_vector(CheckpointBinder& binder, const std::string& name, const Shape& shape) {
     const auto values = binder.vector(name, shape);
     ASSERT_TRUE(values.ok()) << values.error().message();
   }
-  void bind_mixer(Binder& binder, const std::string& layer, LayerType type) {
+  void bind_mixer(CheckpointBinder& binder, const std::string& layer, LayerType type) {
     const TextConfig& c = config_;
     if (type == LayerType::kFullAttention) {
       const std::string at = layer + "self_attn.";
@@ -80,7 +80,7 @@ class PocketBinding : public ::testing::Test {
     expect_vector(binder, at + "dt_bias", {c.gdn_value_heads});
     expect_vector(binder, at + "norm.weight", {c.gdn_value_dim});
   }
-  void bind_layer(Binder& binder, const std::string& layer, LayerType type, numeric::WeightFormat experts) {
+  void bind_layer(CheckpointBinder& binder, const std::string& layer, LayerType type, numeric::WeightFormat experts) {
     const TextConfig& c = config_;
     bind_mixer(binder, layer, type);
     expect_vector(binder, layer + "input_layernorm.weight", {c.hidden_size});
@@ -99,7 +99,7 @@ class PocketBinding : public ::testing::Test {
       expect_matrix(binder, expert + "down_proj", c.hidden_size, c.moe_intermediate_size, experts);
     }
   }
-  void bind_trunk(Binder& binder) {
+  void bind_trunk(CheckpointBinder& binder) {
     expect_plain(binder, "model.embed_tokens", config_.vocab_size, config_.hidden_size);
     for (int64_t i = 0; i < config_.num_layers; ++i) {
       bind_layer(binder, "model.layers." + std::to_string(i) + ".", config_.layer_types[i],
@@ -119,7 +119,7 @@ TEST_F(PocketBinding, EveryTensorIsBound) {
   const auto hints = load_quantisation_hints(kDirectory);
   ASSERT_TRUE(hints.ok()) << hints.error().message();
   EXPECT_EQ(hints->algorithm, "NVFP4");
-  Binder binder(*checkpoint, *hints);
+  CheckpointBinder binder(*checkpoint, *hints);
   bind_trunk(binder);
   EXPECT_FALSE(binder.finish().ok());  // the draft head is left
   bind_layer(binder, "mtp.layers.0.", LayerType::kFullAttention, numeric::WeightFormat::kBf16);
@@ -135,7 +135,7 @@ TEST_F(PocketBinding, EveryTensorIsBound) {
 TEST_F(PocketBinding, TheDraftHeadCanBeKeptUnused) {
   const auto checkpoint = Checkpoint::open(kDirectory);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
-  Binder binder(*checkpoint, {});
+  CheckpointBinder binder(*checkpoint, {});
   bind_trunk(binder);
   ASSERT_TRUE(binder.keep("mtp.", "speculative decoding is off").ok());
   EXPECT_TRUE(binder.finish().ok());

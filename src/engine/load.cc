@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu_device.h"
-#include "checkpoint/binder.h"
+#include "checkpoint/checkpoint_binder.h"
 #include "engine/local_engine.h"
 #include "models/make_model.h"
 
@@ -50,11 +50,16 @@ class Loader {
     }
     if (options_.context_tokens < 0)
       return bad_option("context_tokens", std::to_string(options_.context_tokens), "above 0");
+    if (options_.dummy_layers < 0) return bad_option("dummy_layers", std::to_string(options_.dummy_layers), "above 0");
     return {};
   }
 
   Result<void> open() {
     ASSAY_ASSIGN(parts_.config, checkpoint::load_text_config(options_.model_directory));
+    if (options_.load_format == LoadFormat::kDummy) {
+      if (options_.dummy_layers > 0) checkpoint::keep_layers(parts_.config, options_.dummy_layers);
+      return {};
+    }
     ASSAY_ASSIGN(checkpoint::Checkpoint opened, checkpoint::Checkpoint::open(options_.model_directory));
     parts_.checkpoint = std::make_unique<checkpoint::Checkpoint>(std::move(opened));
     say(fmt::format("{}: {} tensors, {:.1f} MB, {}", options_.model_directory, parts_.checkpoint->tensors().size(),
@@ -67,8 +72,24 @@ class Loader {
     parts_.weights = std::make_unique<WeightStore>(*parts_.device);
     parts_.selector = std::make_unique<ops::Selector>();
     for (const auto& [op, row] : options_.forced_rows) ASSAY_TRY(parts_.selector->force(op, row));
+    if (options_.load_format == LoadFormat::kDummy) return bind_dummy();
     ASSAY_ASSIGN(checkpoint::QuantisationHints hints, checkpoint::load_quantisation_hints(options_.model_directory));
-    checkpoint::Binder binder(*parts_.checkpoint, std::move(hints));
+    checkpoint::CheckpointBinder binder(*parts_.checkpoint, std::move(hints));
+    return bind(binder);
+  }
+
+  Result<void> bind_dummy() {
+    checkpoint::DummyOptions dummy = options_.dummy;
+    dummy.tied_embeddings = parts_.config.tie_embeddings;
+    checkpoint::DummyBinder binder(parts_.dummy, dummy);
+    ASSAY_TRY(bind(binder));
+    say(fmt::format("{}: {:.1f} MB of dummy weights, {}, {} layers", options_.model_directory,
+                    static_cast<double>(parts_.dummy.bytes()) / 1e6, parts_.config.model_type,
+                    parts_.config.num_layers));
+    return {};
+  }
+
+  Result<void> bind(checkpoint::Binder& binder) {
     WeightStore& store = *parts_.weights;
     ASSAY_ASSIGN(parts_.model,
                  models::make_model(
@@ -149,7 +170,8 @@ class Loader {
     const models::StateShape& shape = parts_.model->state_shape();
     summary.architecture = parts_.config.model_type;
     summary.parameters = parts_.weights->parameters();
-    summary.checkpoint_bytes = static_cast<int64_t>(parts_.checkpoint->total_bytes());
+    summary.checkpoint_bytes =
+        static_cast<int64_t>(parts_.checkpoint ? parts_.checkpoint->total_bytes() : parts_.dummy.bytes());
     summary.packed_bytes = static_cast<int64_t>(parts_.weights->packed_bytes());
     summary.kv_bytes = models_page_bytes(shape) * parts_.limits.page_count;
     summary.state_bytes = StateMemory::slot_bytes(shape, options_.compute) * parts_.limits.state_slots;

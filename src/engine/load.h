@@ -11,13 +11,22 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "checkpoint/config.h"
+#include "checkpoint/dummy.h"
 #include "engine/engine.h"
 #include "ops/impl.h"
 
 namespace assay::engine {
 
+enum class LoadFormat : uint8_t {
+  kSafetensors,
+  kDummy,  // seeded random weights: only config.json is read
+};
+
 struct LoadOptions {
-  std::string model_directory;
+  std::string model_directory;  // or a config.json of any name, for dummy weights
+  LoadFormat load_format = LoadFormat::kSafetensors;
+  checkpoint::DummyOptions dummy;  // kDummy only; tied_embeddings comes from the config
+  int32_t dummy_layers = 0;        // kDummy only: the first so many layers; 0: all
   int threads = 0;               // CPU threads; 0: as many as the process may use
   DType compute = DType::kBf16;  // dtype of activations and KV: kBf16, or kF32 (the oracle mode)
   int32_t context_tokens = 0;    // most positions of a sequence; 0: what the config says

@@ -19,7 +19,8 @@ namespace assay::engine {
 // Everything load() makes. Members in order of construction; later ones refer to earlier ones.
 struct EngineParts {
   checkpoint::TextConfig config;
-  std::unique_ptr<checkpoint::Checkpoint> checkpoint;
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint;  // null with dummy weights
+  checkpoint::DummyWeights dummy;
   std::unique_ptr<device::Device> device;
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<ops::Selector> selector;
@@ -33,7 +34,7 @@ struct EngineParts {
   device::Buffer sample_params;  // [max_step_outputs]
   device::Buffer sample_results;
   device::Buffer sample_adjustments;  // [max_step_adjustments]
-  device::Buffer sentinel;  // [layers + 1] words
+  device::Buffer sentinel;            // [layers + 1] words
   EngineLimits limits;
   ModelSummary summary;
 };

@@ -167,7 +167,7 @@ class Names {
       if (other.format == first.format) continue;
       return Error{ErrorKind::kCheckpoint,
                    "matrices that run as one are of two formats",
-                   source.name,
+                   binder_.where() + ": " + source.name,
                    other.name + " in " + std::string(numeric::weight_format_name(other.format)),
                    std::string(numeric::weight_format_name(first.format)) + " as " + first.name,
                    ""};

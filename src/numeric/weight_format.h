@@ -48,4 +48,17 @@ struct EncodedMatrix {
   float input_scale = 0.0f;   // kNvfp4 only, 0 if absent
 };
 
+// Bytes in a file: data, block scales and, for NVFP4, the global scale. By sizes and format, whether or not the spans
+// point anywhere.
+constexpr int64_t encoded_bytes(const EncodedMatrix& matrix) {
+  const int64_t count = matrix.rows * matrix.cols;
+  switch (matrix.format) {
+    case WeightFormat::kF32: return 4 * count;
+    case WeightFormat::kBf16:
+    case WeightFormat::kF16: return 2 * count;
+    case WeightFormat::kNvfp4: return count / 2 + count / kNvfp4Block + static_cast<int64_t>(sizeof(float));
+  }
+  return 0;
+}
+
 }  // namespace assay::numeric
