@@ -34,6 +34,9 @@ GpuReport find_gpus();
 // GPU or SASS for it, naming what is missing; kInvalidArgument for an index that does not exist.
 Result<std::unique_ptr<Device>> make_cuda_device(int index);
 
+// A copy inside the device by a kernel, in the stream's order; whole units of 16 bytes. The yardstick of the bandwidth.
+void enqueue_copy(const Stream& stream, void* to, const void* from, size_t bytes);
+
 // Work captured from a stream once and replayed many times. Views captured must stay valid.
 class CudaGraph {
  public:

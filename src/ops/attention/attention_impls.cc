@@ -8,7 +8,14 @@ std::string describe(const AttentionDesc& desc) {
 }
 
 std::span<const Impl<AttentionOp>> AttentionOp::impls() {
-  static const Impl<AttentionOp> rows[] = {kAttentionCpuPortable, kAttentionReference};
+  static const Impl<AttentionOp> rows[] = {
+#if ASSAY_WITH_CUDA
+      kAttentionCudaSplit,
+      kAttentionCudaReference,
+#endif
+      kAttentionCpuPortable,
+      kAttentionReference,
+  };
   return rows;
 }
 

@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<AttentionOp> kAttentionReference;
 extern const Impl<AttentionOp> kAttentionCpuPortable;
+extern const Impl<AttentionOp> kAttentionCudaReference;
+extern const Impl<AttentionOp> kAttentionCudaSplit;
 
 inline Refusal refuse_attention(const AttentionDesc& desc, const DeviceCaps&) {
   const auto stored = [](DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF32; };

@@ -28,7 +28,7 @@ struct ConvGatesDesc {
   DType activation = DType::kBf16;
   bool operator==(const ConvGatesDesc&) const = default;
 
-  int64_t channels() const { return 2 * int64_t{key_heads} * key_dim + int64_t{value_heads} * value_dim; }
+  constexpr int64_t channels() const { return 2 * int64_t{key_heads} * key_dim + int64_t{value_heads} * value_dim; }
 };
 std::string describe(const ConvGatesDesc& desc);
 

@@ -8,7 +8,14 @@ std::string describe(const ConvGatesDesc& desc) {
 }
 
 std::span<const Impl<ConvGatesOp>> ConvGatesOp::impls() {
-  static const Impl<ConvGatesOp> rows[] = {kConvGatesCpuPortable, kConvGatesReference};
+  static const Impl<ConvGatesOp> rows[] = {
+#if ASSAY_WITH_CUDA
+      kConvGatesCudaHead,
+      kConvGatesCudaReference,
+#endif
+      kConvGatesCpuPortable,
+      kConvGatesReference,
+  };
   return rows;
 }
 

@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<ConvGatesOp> kConvGatesReference;
 extern const Impl<ConvGatesOp> kConvGatesCpuPortable;
+extern const Impl<ConvGatesOp> kConvGatesCudaReference;
+extern const Impl<ConvGatesOp> kConvGatesCudaHead;
 
 inline Refusal refuse_conv_gates(const ConvGatesDesc& desc, const DeviceCaps&) {
   if (desc.activation != DType::kBf16 && desc.activation != DType::kF32) return "activations must be F32 or BF16";

@@ -10,7 +10,14 @@ std::string describe(const EmbedDesc& desc) {
 }
 
 std::span<const Impl<EmbedOp>> EmbedOp::impls() {
-  static const Impl<EmbedOp> rows[] = {kEmbedCpuPortable, kEmbedReference};
+  static const Impl<EmbedOp> rows[] = {
+#if ASSAY_WITH_CUDA
+      kEmbedCudaGather,
+      kEmbedCudaReference,
+#endif
+      kEmbedCpuPortable,
+      kEmbedReference,
+  };
   return rows;
 }
 

@@ -8,6 +8,7 @@ namespace assay::ops {
 
 extern const Impl<EmbedOp> kEmbedReference;
 extern const Impl<EmbedOp> kEmbedCpuPortable;
+extern const Impl<EmbedOp> kEmbedCudaGather;
 extern const Impl<EmbedOp> kEmbedCudaReference;
 
 // Nothing is summed and each value is rounded as the formula says: all rows agree bit for bit.

@@ -43,7 +43,15 @@ Result<const WeightSource*> checked_experts(const WeightProvider& weights, Weigh
 
 std::span<const Impl<ExpertsOp>> ExpertsOp::impls() {
   static const Impl<ExpertsOp> rows[] = {
-      kExpertsCpuAvx512Bf16, kExpertsCpuAvx512, kExpertsCpuAvx2, kExpertsCpuPortable, kExpertsReference,
+#if ASSAY_WITH_CUDA
+      kExpertsCudaGrouped,
+      kExpertsCudaReference,
+#endif
+      kExpertsCpuAvx512Bf16,
+      kExpertsCpuAvx512,
+      kExpertsCpuAvx2,
+      kExpertsCpuPortable,
+      kExpertsReference,
   };
   return rows;
 }

@@ -7,6 +7,7 @@ namespace assay::ops {
 
 extern const Impl<ExpertsOp> kExpertsReference;
 extern const Impl<ExpertsOp> kExpertsCpuPortable;
+extern const Impl<ExpertsOp> kExpertsCudaGrouped;
 extern const Impl<ExpertsOp> kExpertsCpuAvx2;
 extern const Impl<ExpertsOp> kExpertsCpuAvx512;
 extern const Impl<ExpertsOp> kExpertsCpuAvx512Bf16;

@@ -8,7 +8,14 @@ std::string describe(const GatedDeltaDesc& desc) {
 }
 
 std::span<const Impl<GatedDeltaOp>> GatedDeltaOp::impls() {
-  static const Impl<GatedDeltaOp> rows[] = {kGatedDeltaCpuPortable, kGatedDeltaReference};
+  static const Impl<GatedDeltaOp> rows[] = {
+#if ASSAY_WITH_CUDA
+      kGatedDeltaCudaRecurrent,
+      kGatedDeltaCudaReference,
+#endif
+      kGatedDeltaCpuPortable,
+      kGatedDeltaReference,
+  };
   return rows;
 }
 

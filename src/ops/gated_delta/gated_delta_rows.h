@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<GatedDeltaOp> kGatedDeltaReference;
 extern const Impl<GatedDeltaOp> kGatedDeltaCpuPortable;
+extern const Impl<GatedDeltaOp> kGatedDeltaCudaReference;
+extern const Impl<GatedDeltaOp> kGatedDeltaCudaRecurrent;
 
 inline Refusal refuse_gated_delta(const GatedDeltaDesc& desc, const DeviceCaps&) {
   if (desc.activation != DType::kBf16 && desc.activation != DType::kF32) return "activations must be F32 or BF16";

@@ -9,7 +9,14 @@ std::string describe(const QkNormRopeDesc& desc) {
 }
 
 std::span<const Impl<QkNormRopeOp>> QkNormRopeOp::impls() {
-  static const Impl<QkNormRopeOp> rows[] = {kQkNormRopeCpuPortable, kQkNormRopeReference};
+  static const Impl<QkNormRopeOp> rows[] = {
+#if ASSAY_WITH_CUDA
+      kQkNormRopeCudaWarp,
+      kQkNormRopeCudaReference,
+#endif
+      kQkNormRopeCpuPortable,
+      kQkNormRopeReference,
+  };
   return rows;
 }
 

@@ -13,7 +13,14 @@ std::string describe(const RmsNormDesc& desc) {
 }
 
 std::span<const Impl<RmsNormOp>> RmsNormOp::impls() {
-  static const Impl<RmsNormOp> rows[] = {kRmsNormCpuPortable, kRmsNormReference};
+  static const Impl<RmsNormOp> rows[] = {
+#if ASSAY_WITH_CUDA
+      kRmsNormCudaBlock,
+      kRmsNormCudaReference,
+#endif
+      kRmsNormCpuPortable,
+      kRmsNormReference,
+  };
   return rows;
 }
 

@@ -7,6 +7,7 @@ namespace assay::ops {
 
 extern const Impl<RmsNormOp> kRmsNormReference;
 extern const Impl<RmsNormOp> kRmsNormCpuPortable;
+extern const Impl<RmsNormOp> kRmsNormCudaBlock;
 extern const Impl<RmsNormOp> kRmsNormCudaReference;
 
 }  // namespace assay::ops

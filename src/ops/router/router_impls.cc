@@ -29,7 +29,14 @@ Result<std::vector<numeric::EncodedMatrix>> router_matrices(const WeightProvider
 }
 
 std::span<const Impl<RouterOp>> RouterOp::impls() {
-  static const Impl<RouterOp> rows[] = {kRouterCpuPortable, kRouterReference};
+  static const Impl<RouterOp> rows[] = {
+#if ASSAY_WITH_CUDA
+      kRouterCudaTile,
+      kRouterCudaReference,
+#endif
+      kRouterCpuPortable,
+      kRouterReference,
+  };
   return rows;
 }
 

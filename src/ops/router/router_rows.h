@@ -7,6 +7,7 @@ namespace assay::ops {
 
 extern const Impl<RouterOp> kRouterReference;
 extern const Impl<RouterOp> kRouterCpuPortable;
+extern const Impl<RouterOp> kRouterCudaTile;
 extern const Impl<RouterOp> kRouterCudaReference;
 
 Refusal refuse_router(const RouterDesc& desc);

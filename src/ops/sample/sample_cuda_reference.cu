@@ -1,6 +1,7 @@
 // sample, the CUDA definition: one block a row, fp64 sums. A sorted prefix is the set of columns whose place (64 bits:
-// the logit's order, then falling id) is at least some bound; bounds are found by bisection over the places, with counts
-// and sums over the whole row each time. Workspace: one fp64 weight a row and column.
+// the logit's order, then falling id) is at least some bound; bounds are found by bisection over the places, with
+// counts and sums over the whole row each time. Workspace: one fp64 weight and one adjusted logit a row and
+// column.
 #include "ops/reference_cuda.cuh"
 #include "ops/sample/sample_random.h"
 #include "ops/sample/sample_rows.h"
@@ -37,7 +38,7 @@ __device__ T block_reduce(T value, Combine combine) {
 
 struct Row {
   const float* logits;
-  int count;            // real columns
+  int count;  // real columns
   const double* weights;
 
   // Of the columns placed at `bound` or above.
@@ -102,8 +103,24 @@ __device__ int pick(const Row& row, const SampleParams& params, uint64_t first) 
   return id_of(row.next_below(~uint64_t{0}) < positive ? first : (kept > positive ? kept : positive));
 }
 
-__global__ void __launch_bounds__(kThreads) sample(SampleDesc desc, SampleOp::Args args, double* all_weights,
-                                                   uint32_t* flags) {
+// The row's adjusted logits; every operation rounded by itself.
+__device__ void adjust(const SampleDesc& desc, const SampleOp::Args& args, const SampleParams& params,
+                       const float* logits, float* adjusted) {
+  for (int i = threadIdx.x; i < desc.real_vocab; i += kThreads) {
+    float logit = logits[i];
+    for (int a = 0; a < params.adjustment_count; ++a) {
+      const LogitAdjustment& change = args.adjustments[params.first_adjustment + a];
+      if (change.token != i) continue;
+      const float scaled = logit > 0 ? __fdiv_rn(logit, change.scale) : __fmul_rn(logit, change.scale);
+      logit = __fadd_rn(scaled, change.add);
+    }
+    adjusted[i] = logit;
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sample(SampleDesc desc, SampleOp::Args args, double* all_weights, float* all_adjusted, uint32_t* flags) {
   const int64_t r = blockIdx.x;
   const SampleParams params = args.params[r];
   SampleResult& result = args.results[r];
@@ -129,13 +146,17 @@ __global__ void __launch_bounds__(kThreads) sample(SampleDesc desc, SampleOp::Ar
   for (int i = threadIdx.x; i < desc.vocab; i += kThreads) sum += exp(row.logits[i] - largest);
   const double log_sum = largest + log(block_reduce(sum, [](double a, double b) { return a + b; }));
   const uint64_t first = row.next_below(~uint64_t{0});
-  int token = params.target >= 0 ? params.target : id_of(first);
-  if (params.target < 0 && params.temperature > 0) {
-    const double top = row.logits[id_of(first)];
+  int token = params.target;
+  if (token < 0) {
+    float* adjusted = all_adjusted + r * desc.real_vocab;
+    adjust(desc, args, params, row.logits, adjusted);
+    const Row changed{adjusted, desc.real_vocab, weights};
+    const uint64_t best = changed.next_below(~uint64_t{0});
+    const double top = adjusted[id_of(best)];
     for (int i = threadIdx.x; i < desc.real_vocab; i += kThreads) {
-      weights[i] = exp((row.logits[i] - top) / params.temperature);
+      weights[i] = params.temperature > 0 ? exp((adjusted[i] - top) / params.temperature) : 0.0;
     }
-    token = pick(row, params, first);
+    token = params.temperature > 0 ? pick(changed, params, best) : id_of(best);
   }
   const int most = min(kMaxTopLogprobs, desc.real_vocab), top_count = max(0, min(params.top_logprobs, most));
   uint64_t at = ~uint64_t{0};
@@ -153,21 +174,27 @@ __global__ void __launch_bounds__(kThreads) sample(SampleDesc desc, SampleOp::Ar
   }
 }
 
-Workspace place_weights(Workspace workspace, const SampleDesc& desc, int64_t rows, double** weights) {
-  *weights = static_cast<double*>(workspace.take(DType::kF64, rows, desc.real_vocab).data);
-  return workspace;
+struct Buffers {
+  double* weights = nullptr;
+  float* adjusted = nullptr;
+};
+
+Buffers place_buffers(Workspace& workspace, const SampleDesc& desc, int64_t rows) {
+  auto* weights = static_cast<double*>(workspace.take(DType::kF64, rows, desc.real_vocab).data);
+  return {weights, static_cast<float*>(workspace.take(DType::kF32, rows, desc.real_vocab).data)};
 }
 
 void enqueue(const SampleDesc& desc, const SampleOp::Args& args, const Launch& launch) {
-  double* weights = nullptr;
-  place_weights(Workspace(launch.workspace), desc, args.rows, &weights);
-  cuda::launch("sample cuda_reference", sample, args.rows, kThreads, 0, launch.stream, desc, args, weights,
-               cuda_row::flag_word(launch));
+  Workspace workspace(launch.workspace);
+  const Buffers buffers = place_buffers(workspace, desc, args.rows);
+  cuda::launch("sample cuda_reference", sample, args.rows, kThreads, 0, launch.stream, desc, args, buffers.weights,
+               buffers.adjusted, cuda_row::flag_word(launch));
 }
 
 size_t workspace_bytes(const SampleDesc& desc, const Bucket& bucket, MakeContext&) {
-  double* weights = nullptr;
-  return place_weights(Workspace(), desc, std::max(bucket.tokens, bucket.sequences), &weights).used();
+  Workspace counted;
+  place_buffers(counted, desc, std::max(bucket.tokens, bucket.sequences));
+  return counted.used();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ namespace assay::ops {
 
 extern const Impl<SampleOp> kSampleReference;
 extern const Impl<SampleOp> kSampleCpuPortable;
+extern const Impl<SampleOp> kSampleCudaParts;
 extern const Impl<SampleOp> kSampleCudaReference;
 
 inline Refusal refuse_sample(const SampleDesc& desc, const DeviceCaps&) {

@@ -9,7 +9,14 @@ std::string describe(const SiluMulDesc& desc) {
 }
 
 std::span<const Impl<SiluMulOp>> SiluMulOp::impls() {
-  static const Impl<SiluMulOp> rows[] = {kSiluMulCpuPortable, kSiluMulReference};
+  static const Impl<SiluMulOp> rows[] = {
+#if ASSAY_WITH_CUDA
+      kSiluMulCudaElementwise,
+      kSiluMulCudaReference,
+#endif
+      kSiluMulCpuPortable,
+      kSiluMulReference,
+  };
   return rows;
 }
 

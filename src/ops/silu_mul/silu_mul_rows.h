@@ -7,6 +7,7 @@ namespace assay::ops {
 
 extern const Impl<SiluMulOp> kSiluMulReference;
 extern const Impl<SiluMulOp> kSiluMulCpuPortable;
+extern const Impl<SiluMulOp> kSiluMulCudaElementwise;
 extern const Impl<SiluMulOp> kSiluMulCudaReference;
 
 }  // namespace assay::ops

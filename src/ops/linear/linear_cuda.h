@@ -1,0 +1,28 @@
+// What the CUDA rows of linear share: packed weights, which tokens a launch covers, and the launches.
+#pragma once
+
+#include "ops/linear/linear.h"
+
+namespace assay::ops {
+
+struct LinearTiles {
+  LinearDesc desc;
+  const std::byte* tiles = nullptr;  // kCudaTileLayout
+  const float* factors = nullptr;    // [n padded to 16]
+};
+
+enum class TokenRange : uint8_t { kAll, kDecode, kPrefill };
+
+Refusal refuse_linear_tiles(const LinearDesc& desc, const DeviceCaps& caps);
+Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights, WeightId id);
+
+// The order of additions of the few-token kernel; the same for any number of tokens.
+OrderId linear_gemv_order(const LinearDesc& desc);
+void enqueue_linear_gemv(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch);
+
+OrderId linear_gemm_order(const LinearDesc& desc);
+// Once before the first enqueue: raises the kernels' shared-memory limit.
+void prepare_linear_gemm();
+void enqueue_linear_gemm(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch);
+
+}  // namespace assay::ops

@@ -1,0 +1,165 @@
+#include "ops/tile_layout_cuda.h"
+
+#include <cstring>
+#include <functional>
+
+#include "numeric/e4m3.h"
+#include "numeric/nvfp4.h"
+
+namespace assay::ops {
+namespace {
+
+using numeric::EncodedMatrix;
+using numeric::WeightFormat;
+
+struct SourceRow {
+  const EncodedMatrix* matrix = nullptr;  // null: a row of zeros
+  int64_t row = 0;
+};
+using RowOf = std::function<SourceRow(int)>;  // of the 16 rows of a tile
+
+// Eight bf16 inputs from column k on, zeros past the end.
+void pack_bf16(const SourceRow& from, int64_t k, std::byte* out) {
+  if (from.matrix == nullptr || k >= from.matrix->cols) return;
+  const int64_t count = std::min<int64_t>(8, from.matrix->cols - k);
+  std::memcpy(out, from.matrix->data.data() + (from.row * from.matrix->cols + k) * 2, static_cast<size_t>(count * 2));
+}
+
+uint8_t scale_at(const SourceRow& from, int64_t k) {
+  const int64_t blocks = from.matrix->cols / numeric::kNvfp4Block;
+  return static_cast<uint8_t>(from.matrix->scales[static_cast<size_t>(from.row * blocks + k / numeric::kNvfp4Block)]);
+}
+
+uint32_t pack_codes(const SourceRow& from, int64_t k) {
+  if (from.matrix == nullptr || k >= from.matrix->cols) return 0;
+  const auto* codes = reinterpret_cast<const uint8_t*>(from.matrix->data.data()) + from.row * (from.matrix->cols / 2);
+  const uint32_t flip = scale_at(from, k) >> 7 << 3;
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    word |= (numeric::nvfp4_code(codes, k + 2 * i) ^ flip) << (4 * (3 - i));
+    word |= (numeric::nvfp4_code(codes, k + 2 * i + 1) ^ flip) << (4 * (7 - i));
+  }
+  return word;
+}
+
+Result<void> pack_scale(const SourceRow& from, int64_t k, std::byte* out) {
+  if (from.matrix == nullptr || k >= from.matrix->cols) return {};
+  const uint8_t scale = scale_at(from, k);
+  if (numeric::e4m3_is_nan(scale)) {
+    return Error{ErrorKind::kCheckpoint, "a block scale is not a number", from.matrix->name, "", "", ""};
+  }
+  *out = static_cast<std::byte>(scale & 0x7F);
+  return {};
+}
+
+// One chunk of a tile, zeroed before.
+Result<void> pack_chunk(WeightFormat format, const SourceRow (&rows)[kTileRows], int64_t k, std::byte* out) {
+  for (int half = 0; half < 2; ++half) {
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      const SourceRow& row = rows[g + 8 * half];
+      for (int j = 0; j < 4; ++j) {
+        const int64_t column = k + 32 * j + 8 * t;
+        if (format == WeightFormat::kBf16) {
+          pack_bf16(row, column, out + ((j * 2 + half) * 32 + lane) * 16);
+          continue;
+        }
+        const uint32_t word = pack_codes(row, column);
+        std::memcpy(out + (half * 32 + lane) * 16 + j * 4, &word, 4);
+        if (t % 2 == 0) {
+          ASSAY_TRY(pack_scale(row, column, out + 1024 + ((g * 2 + t / 2) * 2 + half) * 4 + j));
+        }
+      }
+    }
+  }
+  return {};
+}
+
+Result<void> pack_tile(WeightFormat format, int64_t k, const RowOf& row_of, std::byte* out) {
+  SourceRow rows[kTileRows];
+  for (int i = 0; i < kTileRows; ++i) rows[i] = row_of(i);
+  std::memset(out, 0, static_cast<size_t>(tile_bytes(format, k)));
+  for (int64_t chunk = 0; chunk < tile_chunks(k); ++chunk) {
+    ASSAY_TRY(pack_chunk(format, rows, chunk * kTileChunk, out + chunk * tile_chunk_bytes(format)));
+  }
+  return {};
+}
+
+// Tiles hold nvfp4 products times 2^-7.
+float factor(const EncodedMatrix& matrix) {
+  return matrix.format == WeightFormat::kNvfp4 ? matrix.global_scale * 128.0f : 1.0f;
+}
+
+size_t linear_bytes(const WeightSource& source) {
+  const EncodedMatrix& first = source.matrices[0];
+  const int64_t rows = (source.rows() + kTileRows - 1) / kTileRows * kTileRows;
+  return static_cast<size_t>(tile_factor_offset(first.format, rows, first.cols) + rows * 4);
+}
+
+Result<void> linear_pack(const WeightSource& source, MutableBytes out) {
+  const EncodedMatrix& first = source.matrices[0];
+  std::vector<SourceRow> rows;
+  for (const EncodedMatrix& matrix : source.matrices) {
+    for (int64_t row = 0; row < matrix.rows; ++row) rows.push_back({&matrix, row});
+  }
+  rows.resize((rows.size() + kTileRows - 1) / kTileRows * kTileRows);
+  const auto count = static_cast<int64_t>(rows.size());
+  for (int64_t tile = 0; tile < count / kTileRows; ++tile) {
+    const auto row_of = [&](int i) { return rows[static_cast<size_t>(tile * kTileRows + i)]; };
+    ASSAY_TRY(pack_tile(first.format, first.cols, row_of, out.data() + tile * tile_bytes(first.format, first.cols)));
+  }
+  std::byte* factors = out.data() + tile_factor_offset(first.format, count, first.cols);
+  for (int64_t i = 0; i < count; ++i) {
+    const SourceRow& row = rows[static_cast<size_t>(i)];
+    const float value = row.matrix == nullptr ? 0.0f : factor(*row.matrix);
+    std::memcpy(factors + i * 4, &value, 4);
+  }
+  return {};
+}
+
+ExpertTiles expert_tiles(const WeightSource& source) {
+  const EncodedMatrix& gate = source.matrices[0];
+  return {gate.format, static_cast<int64_t>(source.matrices.size() / 3), gate.cols, gate.rows};
+}
+
+size_t expert_bytes(const WeightSource& source) {
+  return static_cast<size_t>(expert_tiles(source).factors) + source.matrices.size() * 4;
+}
+
+Result<void> expert_pack(const WeightSource& source, MutableBytes out) {
+  const ExpertTiles sizes = expert_tiles(source);
+  const WeightFormat format = source.matrices[0].format;
+  const int64_t hidden = source.matrices[0].cols, intermediate = source.matrices[0].rows;
+  std::byte* to = out.data();
+  for (size_t expert = 0; expert < source.matrices.size() / 3; ++expert) {
+    const EncodedMatrix* of = &source.matrices[expert * 3];
+    for (int64_t tile = 0; tile < intermediate / 8; ++tile, to += tile_bytes(format, hidden)) {
+      ASSAY_TRY(pack_tile(
+          format, hidden,
+          [&](int i) {
+            return SourceRow{&of[i / 8], tile * 8 + i % 8};
+          },
+          to));
+    }
+    for (int64_t tile = 0; tile < hidden / kTileRows; ++tile, to += tile_bytes(format, intermediate)) {
+      ASSAY_TRY(pack_tile(
+          format, intermediate,
+          [&](int i) {
+            return SourceRow{&of[2], tile * kTileRows + i};
+          },
+          to));
+    }
+  }
+  for (size_t i = 0; i < source.matrices.size(); ++i) {
+    const float value = factor(source.matrices[i]);
+    std::memcpy(out.data() + sizes.factors + i * 4, &value, 4);
+  }
+  return {};
+}
+
+}  // namespace
+
+const Layout kCudaTileLayout{"cuda_tile", linear_bytes, linear_pack};
+const Layout kCudaExpertTileLayout{"cuda_expert_tile", expert_bytes, expert_pack};
+
+}  // namespace assay::ops
