@@ -1,13 +1,10 @@
-// The fp32 dot kernel, for any instruction set with fused multiply-add: included by one kernel file each, after it has
-// defined, in an anonymous namespace,
-//   Vec                      sixteen fp32 lanes
-//   zero(), load(float*), store(float*, Vec), fused(a, b, sum), fold_rows<R>(sums, out)
-//   row_f32, row_bf16, row_f16(bytes), row_codes(bytes, scale): sixteen weights of a row
+// The fp32 dot kernel, for any instruction set with fused multiply-add: included by one kernel file each, after a
+// simd_<set>.h of backend/cpu and, in an anonymous namespace,
+//   row_codes(bytes, scale): sixteen nvfp4 weights of a row
 //   kRowTile, kTokenTile: rows and tokens of a register tile
-// Everything here is a static template or in an anonymous namespace too, so that each file keeps its own copy.
+// Everything here is in an anonymous namespace too, so that each file keeps its own copy.
 //
-// Order of additions: dot_order.h, with multiplications fused. Up to kInlineTokens tokens weights are decoded as they
-// are read; above, kDotRowBlock rows are decoded to a panel in L1/L2, kChunk columns at a time, and used for all
+// Order of additions: dot_order.h, with multiplications fused. Up to four tokens weights are decoded as they are read; above, kDotRowBlock rows are decoded to a panel in L1/L2, kChunk columns at a time, and used for all
 // tokens.
 #pragma once
 
@@ -18,7 +15,6 @@
 namespace assay::ops {
 namespace {
 
-constexpr int kInlineTokens = 4;
 constexpr int64_t kChunk = 1024;  // columns of a panel
 
 struct ScaleTable {
@@ -70,9 +66,9 @@ struct FileRows {
     return plain(padded);
   }
   static Vec plain(const std::byte* from) {
-    if constexpr (kFormat == DotFormat::kF32) return row_f32(from);
-    if constexpr (kFormat == DotFormat::kBf16) return row_bf16(from);
-    if constexpr (kFormat == DotFormat::kF16) return row_f16(from);
+    if constexpr (kFormat == DotFormat::kF32) return load(reinterpret_cast<const float*>(from));
+    if constexpr (kFormat == DotFormat::kBf16) return load_bf16(from);
+    if constexpr (kFormat == DotFormat::kF16) return load_f16(from);
   }
   // Brings the same columns of the row `ahead` rows below nearer.
   void prefetch(int64_t row, int64_t ahead, int64_t step) const {

@@ -1,46 +1,14 @@
 // Dot products in AVX2 with FMA: sixteen lanes are two registers. dot16_kernels.h says how work is cut.
-#include <immintrin.h>
-
+#include "backend/cpu/simd_avx2.h"
 #include "ops/dot_kernel.h"
 
 namespace assay::ops {
 namespace {
 
+using namespace cpu;
+
 constexpr int kRowTile = 2;
 constexpr int kTokenTile = 2;  // eight sums and six operands: sixteen registers hold no more
-
-struct Vec {
-  __m256 low, high;
-};
-
-inline Vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-inline Vec load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
-inline void store(float* to, Vec value) {
-  _mm256_storeu_ps(to, value.low);
-  _mm256_storeu_ps(to + 8, value.high);
-}
-inline Vec fused(Vec a, Vec b, Vec sum) {
-  return {_mm256_fmadd_ps(a.low, b.low, sum.low), _mm256_fmadd_ps(a.high, b.high, sum.high)};
-}
-inline float fold(Vec value) {
-  const __m256 eight = _mm256_add_ps(value.low, value.high);
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
-}
-// out[r] = fold(sum(r))
-template <int R, class Sum>
-inline void fold_rows(const Sum& sum, float* out) {
-  for (int r = 0; r < R; ++r) out[r] = fold(sum(r));
-}
-
-inline Vec row_f32(const std::byte* from) { return load(reinterpret_cast<const float*>(from)); }
-inline __m128i half(const std::byte* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
-inline __m256 widen_bf16(__m128i bits) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-inline Vec row_bf16(const std::byte* from) { return {widen_bf16(half(from)), widen_bf16(half(from + 16))}; }
-inline Vec row_f16(const std::byte* from) { return {_mm256_cvtph_ps(half(from)), _mm256_cvtph_ps(half(from + 16))}; }
 
 // Eight codes, the lowest nibble first.
 inline __m256 codes(uint32_t word) {

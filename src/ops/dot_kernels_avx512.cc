@@ -1,28 +1,14 @@
 // Dot products in AVX-512 fp32: sixteen lanes are one register. dot16_kernels.h says how work is cut.
-#include <immintrin.h>
-
-#include "ops/avx512_fold.h"
+#include "backend/cpu/simd_avx512.h"
 #include "ops/dot_kernel.h"
 
 namespace assay::ops {
 namespace {
 
+using namespace cpu;
+
 constexpr int kRowTile = 4;
 constexpr int kTokenTile = 4;
-
-using Vec = __m512;
-
-inline Vec zero() { return _mm512_setzero_ps(); }
-inline Vec load(const float* from) { return _mm512_loadu_ps(from); }
-inline void store(float* to, Vec value) { _mm512_storeu_ps(to, value); }
-inline Vec fused(Vec a, Vec b, Vec sum) { return _mm512_fmadd_ps(a, b, sum); }
-
-inline Vec row_f32(const std::byte* from) { return _mm512_loadu_ps(from); }
-inline __m256i half(const std::byte* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-inline Vec row_bf16(const std::byte* from) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half(from)), 16));
-}
-inline Vec row_f16(const std::byte* from) { return _mm512_cvtph_ps(half(from)); }
 
 // vpmultishiftqb brings nibble j of the eight bytes to lane j, with other bits above it; vpermps looks at four bits
 // only.

@@ -7,11 +7,9 @@
 // nvfp4 ("octets" order): 64 bytes of codes are 128 weights. In them lane l is one octet, k = 8l .. 8l + 7; four vpermw
 // on the word shifted by 0, 4, 8, 12 bits decode them to bf16 planes, whose dot with the planes of x is exact but for
 // its own additions; one fused multiplication by the octet's block scale adds it to the lane.
-#include <immintrin.h>
-
 #include <cstring>
 
-#include "ops/avx512_fold.h"
+#include "backend/cpu/simd_avx512.h"
 #include "ops/dot_kernel.h"
 
 namespace assay::ops {
@@ -22,7 +20,7 @@ constexpr int kTokenTile = 4;
 constexpr int64_t kChunk = 1024;  // columns of a panel
 constexpr int64_t kPlanes = 128;  // columns of one step of nvfp4
 
-inline __m512bh load(const void* from) {
+inline __m512bh load_pairs(const void* from) {
   const __m512i bits = _mm512_loadu_si512(from);
   __m512bh value;
   std::memcpy(&value, &bits, sizeof(value));
@@ -58,7 +56,7 @@ inline void end(const Part& part, const __m512 (&sum)[R][T], float* kept, float*
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
     if (kept == nullptr || part.ends) {
-      fold_rows<R>([&](int r) { return sum[r][t]; }, out + t * stride);
+      cpu::fold_rows<R>([&](int r) { return sum[r][t]; }, out + t * stride);
       continue;
     }
 #pragma GCC unroll 8
@@ -77,12 +75,12 @@ inline void pairs_tile(const Part& part, const std::byte* weights, int64_t row_b
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const std::byte* from = weights + r * row_bytes + step * 64;
-      weight[r] = load(from);
+      weight[r] = load_pairs(from);
       if constexpr (kPrefetch) __builtin_prefetch(from + R * row_bytes, 0, 2);
     }
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      const __m512bh token = load(x[t] + first * 2 + step * 64);
+      const __m512bh token = load_pairs(x[t] + first * 2 + step * 64);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[r][t] = _mm512_dpbf16_ps(sum[r][t], weight[r], token);
     }
@@ -92,7 +90,7 @@ inline void pairs_tile(const Part& part, const std::byte* weights, int64_t row_b
     for (int r = 0; r < R; ++r) {
       const __m512bh weight = as_bf16(_mm512_maskz_loadu_epi16(mask, weights + r * row_bytes + part.steps * 64));
       for (int t = 0; t < T; ++t) {
-        sum[r][t] = _mm512_dpbf16_ps(sum[r][t], weight, load(x[t] + first * 2 + part.steps * 64));
+        sum[r][t] = _mm512_dpbf16_ps(sum[r][t], weight, load_pairs(x[t] + first * 2 + part.steps * 64));
       }
     }
   }
@@ -210,7 +208,7 @@ inline void add_octets(const __m512i (&plane)[R][4], const __m512 (&scale)[R], c
   for (int p = 0; p < 4; ++p) {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      const __m512bh token = load(x[t] + at + p * 64);
+      const __m512bh token = load_pairs(x[t] + at + p * 64);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) dot[r][t] = _mm512_dpbf16_ps(dot[r][t], as_bf16(plane[r][p]), token);
     }
@@ -310,7 +308,7 @@ inline void octets_panel_tile(const Part& part, const OctetPanel& panel, int64_t
       for (int r = 0; r < R; ++r) weight[r] = as_bf16(panel.plane[row + r][step][p]);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
-        const __m512bh token = load(x[t] + first * 2 + (step * 4 + p) * 64);
+        const __m512bh token = load_pairs(x[t] + first * 2 + (step * 4 + p) * 64);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           dot[r][t] = _mm512_dpbf16_ps(p == 0 ? _mm512_setzero_ps() : dot[r][t], weight[r], token);

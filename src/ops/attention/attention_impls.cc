@@ -13,6 +13,8 @@ std::span<const Impl<AttentionOp>> AttentionOp::impls() {
       kAttentionCudaSplit,
       kAttentionCudaReference,
 #endif
+      kAttentionCpuAvx512,
+      kAttentionCpuAvx2,
       kAttentionCpuPortable,
       kAttentionReference,
   };

@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<AttentionOp> kAttentionReference;
 extern const Impl<AttentionOp> kAttentionCpuPortable;
+extern const Impl<AttentionOp> kAttentionCpuAvx2;
+extern const Impl<AttentionOp> kAttentionCpuAvx512;
 extern const Impl<AttentionOp> kAttentionCudaReference;
 extern const Impl<AttentionOp> kAttentionCudaSplit;
 

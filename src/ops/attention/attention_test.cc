@@ -64,6 +64,10 @@ void fill_cache(Random& random, TestCache& cache, const std::vector<int32_t>& pa
   }
 }
 
+std::vector<const char*> rows_of(const AttentionDesc& desc) {
+  return testing::cpu_rows<AttentionOp>(desc, Cpu().device().caps());
+}
+
 // What bounds the error of one output: the largest |score|, sum |q||k| * scale and |v| a head sees.
 struct Size {
   double score = 0;
@@ -111,23 +115,28 @@ void compare(const AttentionDesc& desc, const std::vector<std::pair<int32_t, int
   Inputs in(desc, batch.tokens());
   in.q.fill_normal(random);
   in.gate.fill_normal(random, 3.0f);
-  Outputs out(desc, batch.tokens());
-  Outputs wanted = out;
-  run(cpu, "cpu_portable", desc, batch, in, cache, out);
+  Outputs wanted(desc, batch.tokens());
   run(cpu, "reference", desc, batch, in, cache, wanted);
-  EXPECT_TRUE(out.out.guards_intact() && out.lse.guards_intact());
-  for (int64_t token = 0; token < batch.tokens(); ++token) {
-    for (int32_t head = 0; head < desc.heads; ++head) {
-      const Size size = size_of(desc, batch, in, cache, token, head);
-      const double error = weight_error(desc, batch.view().positions[token], size);
-      ASSERT_NEAR(out.lse.at(token, head), wanted.lse.at(token, head),
-                  error + 3 * kU * std::abs(wanted.lse.at(token, head)));
-      for (int32_t d = 0; d < desc.head_dim; ++d) {
-        const int64_t col = head * desc.head_dim + d;
-        const double fp32 = (error + 8 * kU) * size.value;
-        const double rounding =
-            desc.activation == DType::kBf16 ? ulp(DType::kBf16, std::abs(wanted.out.at(token, col)) + fp32) : 0;
-        ASSERT_NEAR(out.out.at(token, col), wanted.out.at(token, col), fp32 + rounding) << token << " " << col;
+  std::map<OrderId, Outputs> by_order;
+  for (const char* row : rows_of(desc)) {
+    Outputs out(desc, batch.tokens());
+    run(cpu, row, desc, batch, in, cache, out);
+    EXPECT_TRUE(out.out.guards_intact() && out.lse.guards_intact());
+    EXPECT_TRUE(by_order.try_emplace(row_named<AttentionOp>(row).order(desc), out).first->second == out) << row;
+    for (int64_t token = 0; token < batch.tokens(); ++token) {
+      for (int32_t head = 0; head < desc.heads; ++head) {
+        const Size size = size_of(desc, batch, in, cache, token, head);
+        const double error = weight_error(desc, batch.view().positions[token], size);
+        ASSERT_NEAR(out.lse.at(token, head), wanted.lse.at(token, head),
+                    error + 3 * kU * std::abs(wanted.lse.at(token, head)));
+        for (int32_t d = 0; d < desc.head_dim; ++d) {
+          const int64_t col = head * desc.head_dim + d;
+          const double fp32 = (error + 8 * kU) * size.value;
+          const double rounding =
+              desc.activation == DType::kBf16 ? ulp(DType::kBf16, std::abs(wanted.out.at(token, col)) + fp32) : 0;
+          ASSERT_NEAR(out.out.at(token, col), wanted.out.at(token, col), fp32 + rounding)
+              << row << " " << token << " " << col;
+        }
       }
     }
   }
@@ -158,20 +167,20 @@ TEST(Attention, LargeScores) {  // weights that underflow, and a largest score t
 }
 
 TEST(Attention, EveryContextLength) {
-  const AttentionDesc desc = make_desc(4, 1, 8, DType::kF32, DType::kBf16);
-  compare(desc, {{0, 300}}, 16, 1.0f, 51);
+  compare(make_desc(4, 1, 8, DType::kF32, DType::kBf16), {{0, 300}}, 16, 1.0f, 51);
+  compare(make_desc(4, 1, 16, DType::kF32, DType::kBf16), {{0, 300}}, 16, 1.0f, 52);
 }
 
 // A worked case: one key decides, or two keys share.
 TEST(Attention, WorkedNumbers) {
   Cpu cpu;
   Random random(1);
-  AttentionDesc desc = make_desc(1, 1, 8, DType::kF32, DType::kF32);
+  AttentionDesc desc = make_desc(1, 1, 16, DType::kF32, DType::kF32);
   desc.scale = 0.5f;
-  TestCache cache(random, DType::kF32, 1, 16, 1, 8);
-  for (int32_t d = 0; d < 8; ++d) {
+  TestCache cache(random, DType::kF32, 1, 16, 1, 16);
+  for (int32_t d = 0; d < 16; ++d) {
     cache.set(d, 0.0f, 1.0f);
-    cache.set(8 + d, d == 0 ? 2.0f : 0.0f, 3.0f);
+    cache.set(16 + d, d == 0 ? 2.0f : 0.0f, 3.0f);
   }
   const TestBatch batch({{1, 1, {0}}});
   Inputs in(desc, 1);
@@ -179,7 +188,7 @@ TEST(Attention, WorkedNumbers) {
   in.gate.fill([](int64_t, int64_t) { return 0.5f; });
   // scores 0 and 0.5 * 6 = 3: weights 1 and e^3
   const double wanted = (1 + 3 * std::exp(3.0)) / (1 + std::exp(3.0)) / (1 + std::exp(-0.5));
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const char* row : rows_of(desc)) {
     Outputs out(desc, 1);
     run(cpu, row, desc, batch, in, cache, out);
     EXPECT_NEAR(out.out.at(0, 5), wanted, 1e-6) << row;
@@ -190,14 +199,14 @@ TEST(Attention, WorkedNumbers) {
 TEST(Attention, ScalesOfTheCacheMultiply) {
   Cpu cpu;
   Random random(2);
-  AttentionDesc desc = make_desc(2, 1, 8, DType::kF32, DType::kF32);
+  AttentionDesc desc = make_desc(2, 1, 16, DType::kF32, DType::kF32);
   desc.output_gate = false;
-  TestCache cache(random, DType::kF32, 1, 16, 1, 8);
+  TestCache cache(random, DType::kF32, 1, 16, 1, 16);
   fill_cache(random, cache, {0}, 9, 1.0f);
   Inputs in(desc, 1);
   in.q.fill_normal(random);
   const TestBatch batch({{8, 1, {0}}});
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const char* row : rows_of(desc)) {
     Outputs plain(desc, 1), scaled(desc, 1);
     AttentionDesc quarter = desc;
     quarter.scale = desc.scale / 4;
@@ -206,26 +215,26 @@ TEST(Attention, ScalesOfTheCacheMultiply) {
     args.cache.k_scale = 4.0f;
     args.cache.v_scale = 0.5f;
     cpu.prepare<AttentionOp>(row, quarter, batch.bucket()).run(args);
-    for (int32_t d = 0; d < 16; ++d) EXPECT_NEAR(scaled.out.at(0, d), plain.out.at(0, d) / 2, 1e-6);
+    for (int32_t d = 0; d < 32; ++d) EXPECT_NEAR(scaled.out.at(0, d), plain.out.at(0, d) / 2, 1e-6);
   }
 }
 
 // One sequence of 150 tokens: whole, cut, and token by token; alone and in a batch; 1 to 3 threads; pages of 16 and 64.
 TEST(Attention, NothingButPositionDecidesTheBits) {
   for (const int32_t group : {1, 2, 3, 8}) {
-    const AttentionDesc desc = make_desc(2 * group, 2, 24, DType::kF32, DType::kBf16);
-    Outputs first(desc, 0);
+    const AttentionDesc desc = make_desc(2 * group, 2, 48, DType::kF32, DType::kBf16);
+    std::map<std::string_view, Outputs> first;  // by row
     for (const int32_t page_tokens : {16, 64}) {
       Random random(7);
-      std::vector<float> numbers(150 * 2 * 24 * 2);
+      std::vector<float> numbers(150 * 2 * 48 * 2);
       for (float& number : numbers) number = random.normal();
-      TestCache cache(random, desc.cache, 40, page_tokens, 2, 24);
+      TestCache cache(random, desc.cache, 40, page_tokens, 2, 48);
       const auto pages = cache.pages_for(150);
       size_t next = 0;
       for (int32_t p = 0; p < 150; ++p) {
         for (int32_t h = 0; h < 2; ++h) {
           const int64_t at = cache.view().offset(pages[static_cast<size_t>(p / page_tokens)], h, p % page_tokens);
-          for (int32_t d = 0; d < 24; ++d, next += 2) cache.set(at + d, numbers[next], numbers[next + 1]);
+          for (int32_t d = 0; d < 48; ++d, next += 2) cache.set(at + d, numbers[next], numbers[next + 1]);
         }
       }
       const auto other = cache.pages_for(90);
@@ -235,38 +244,38 @@ TEST(Attention, NothingButPositionDecidesTheBits) {
       in.q.fill_normal(same);
       in.gate.fill_normal(same);
 
-      Cpu one(1);
-      Outputs whole(desc, 150);
-      run(one, "cpu_portable", desc, TestBatch({{0, 150, pages}}), in, cache, whole);
-      if (page_tokens == 16) first = whole;
-      EXPECT_TRUE(whole == first);
-      for (const int threads : {2, 3}) {
-        Cpu more(threads);
-        Outputs again(desc, 150);
-        run(more, "cpu_portable", desc, TestBatch({{0, 150, pages}}), in, cache, again);
-        EXPECT_TRUE(again == whole);
-      }
-      for (const std::vector<int32_t>& cuts :
-           {std::vector<int32_t>{64, 64, 22}, {1, 2, 61, 5, 81}, std::vector<int32_t>(150, 1)}) {
-        Outputs pieces(desc, 150);
-        int32_t position = 0;
-        for (const int32_t count : cuts) {
-          run(one, "cpu_portable", desc, TestBatch({{position, count, pages}}), in, cache, pieces, position);
-          position += count;
+      for (const char* row : rows_of(desc)) {
+        Cpu one(1);
+        Outputs whole(desc, 150);
+        run(one, row, desc, TestBatch({{0, 150, pages}}), in, cache, whole);
+        EXPECT_TRUE(first.try_emplace(row, whole).first->second == whole);
+        for (const int threads : {2, 3}) {
+          Cpu more(threads);
+          Outputs again(desc, 150);
+          run(more, row, desc, TestBatch({{0, 150, pages}}), in, cache, again);
+          EXPECT_TRUE(again == whole);
         }
-        EXPECT_TRUE(pieces == whole);
-      }
-      // in a batch between two others; its queries are rows 3 .. 42 of the step
-      Cpu two(2);
-      Inputs mixed_in(desc, 3 + 40 + 1);
-      mixed_in.q.fill([&](int64_t row, int64_t col) { return static_cast<float>(in.q.at(row + 97, col)); });
-      mixed_in.gate.fill([&](int64_t row, int64_t col) { return static_cast<float>(in.gate.at(row + 97, col)); });
-      Outputs mixed(desc, 44);
-      run(two, "cpu_portable", desc, TestBatch({{20, 3, other}, {100, 40, pages}, {89, 1, other}}), mixed_in, cache,
-          mixed);
-      for (int64_t row = 3; row < 43; ++row) {
-        for (int64_t col = 0; col < mixed.out.cols(); ++col)
-          ASSERT_EQ(mixed.out.at(row, col), whole.out.at(row + 97, col));
+        for (const std::vector<int32_t>& cuts :
+             {std::vector<int32_t>{64, 64, 22}, {1, 2, 61, 5, 81}, std::vector<int32_t>(150, 1)}) {
+          Outputs pieces(desc, 150);
+          int32_t position = 0;
+          for (const int32_t count : cuts) {
+            run(one, row, desc, TestBatch({{position, count, pages}}), in, cache, pieces, position);
+            position += count;
+          }
+          EXPECT_TRUE(pieces == whole);
+        }
+        // in a batch between two others; its queries are rows 3 .. 42 of the step
+        Cpu two(2);
+        Inputs mixed_in(desc, 3 + 40 + 1);
+        mixed_in.q.fill([&](int64_t row, int64_t col) { return static_cast<float>(in.q.at(row + 97, col)); });
+        mixed_in.gate.fill([&](int64_t row, int64_t col) { return static_cast<float>(in.gate.at(row + 97, col)); });
+        Outputs mixed(desc, 44);
+        run(two, row, desc, TestBatch({{20, 3, other}, {100, 40, pages}, {89, 1, other}}), mixed_in, cache, mixed);
+        for (int64_t row = 3; row < 43; ++row) {
+          for (int64_t col = 0; col < mixed.out.cols(); ++col)
+            ASSERT_EQ(mixed.out.at(row, col), whole.out.at(row + 97, col));
+        }
       }
     }
   }
@@ -282,7 +291,7 @@ TEST(Attention, PoisonAfterThePositionIsNotRead) {
   Inputs in(desc, 40);
   in.q.fill_normal(random);
   in.gate.fill_normal(random);
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const char* row : rows_of(desc)) {
     Outputs out(desc, 40);
     run(cpu, row, desc, TestBatch({{27, 40, pages}}), in, cache, out);
     for (int64_t token = 0; token < 40; ++token) {
@@ -301,7 +310,7 @@ TEST(Attention, NaNInTheContextShows) {
   Inputs in(desc, 20);
   in.q.fill_normal(random);
   in.gate.fill_normal(random);
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const char* row : rows_of(desc)) {
     Outputs out(desc, 20);
     run(cpu, row, desc, TestBatch({{0, 20, {0, 1}}}), in, cache, out);
     EXPECT_TRUE(std::isfinite(out.out.at(4, 0))) << row;
@@ -317,6 +326,14 @@ TEST(Attention, RefusesWhatItCannotRun) {
   desc = make_desc(4, 2, 12, DType::kF32, DType::kF32);
   EXPECT_TRUE(row_named<AttentionOp>("cpu_portable").can_run(desc, caps));
   EXPECT_FALSE(row_named<AttentionOp>("reference").can_run(desc, caps));
+  desc = make_desc(4, 2, 16, DType::kF32, DType::kF32);
+  DeviceCaps wide;
+  wide.cpu.avx2 = wide.cpu.avx512 = true;
+  for (const char* row : {"cpu_avx2", "cpu_avx512"}) {
+    EXPECT_TRUE(row_named<AttentionOp>(row).can_run(desc, caps)) << row;
+    EXPECT_FALSE(row_named<AttentionOp>(row).can_run(desc, wide)) << row;
+    EXPECT_TRUE(row_named<AttentionOp>(row).can_run(make_desc(4, 2, 24, DType::kF32, DType::kF32), wide)) << row;
+  }
 }
 
 }  // namespace

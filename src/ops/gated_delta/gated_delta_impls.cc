@@ -13,6 +13,8 @@ std::span<const Impl<GatedDeltaOp>> GatedDeltaOp::impls() {
       kGatedDeltaCudaRecurrent,
       kGatedDeltaCudaReference,
 #endif
+      kGatedDeltaCpuAvx512,
+      kGatedDeltaCpuAvx2,
       kGatedDeltaCpuPortable,
       kGatedDeltaReference,
   };

@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<GatedDeltaOp> kGatedDeltaReference;
 extern const Impl<GatedDeltaOp> kGatedDeltaCpuPortable;
+extern const Impl<GatedDeltaOp> kGatedDeltaCpuAvx2;
+extern const Impl<GatedDeltaOp> kGatedDeltaCpuAvx512;
 extern const Impl<GatedDeltaOp> kGatedDeltaCudaReference;
 extern const Impl<GatedDeltaOp> kGatedDeltaCudaRecurrent;
 

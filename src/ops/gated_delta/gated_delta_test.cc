@@ -59,6 +59,10 @@ void run(Cpu& cpu, std::string_view row, const GatedDeltaDesc& desc, const TestB
            nullptr, flags, 0);
 }
 
+std::vector<const char*> rows_of(const GatedDeltaDesc& desc) {
+  return testing::cpu_rows<GatedDeltaOp>(desc, Cpu().device().caps());
+}
+
 // The recurrence of one head in double, with a bound on what fp32 may have lost: each line of the formula passes on the
 // errors of what it reads and adds its own roundings (exp: 2 ulp = 4 u; a sum over key_dim: key_dim + 1 roundings).
 class Model {
@@ -126,7 +130,7 @@ void compare(const GatedDeltaDesc& desc, const Inputs& in, uint64_t seed) {
   // a new sequence, one that goes on from slot 1, and one that shares that slot
   const TestBatch batch({{0, 9, {}, -1, 0}, {7, 1, {}, 1, 3}, {7, 6, {}, 1, 2}});
   ASSERT_EQ(in.q.rows(), batch.tokens());
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const char* row : rows_of(desc)) {
     TestState state = make_state(desc, 5);
     fill_slot(random, state, 1);
     const TestState before = state;
@@ -211,7 +215,7 @@ TEST(GatedDelta, WorkedNumbers) {
   const double end[] = {-0.44710741, -0.27685921, 0.14693480,  -0.33344781, -0.20824838, 0.10792436,
                         0.03255878,  0.01796067,  -0.01276141, 0.37392620,  0.23057778,  -0.12378961};
   Cpu cpu;
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const char* row : rows_of(desc)) {
     TestState state = make_state(desc, 2);
     for (int i = 0; i < 12; ++i) state.delta.set(0, i, 0.1f * static_cast<float>(i / 3 - i % 3));
     Tensor out = outputs(desc, 6);
@@ -235,7 +239,7 @@ TEST(GatedDelta, ValueHeadsOfAKeyHeadAreNeighbours) {
     in.v.fill([](int64_t, int64_t) { return 1.0f; });
     in.g.fill([](int64_t, int64_t) { return 0.0f; });
     in.beta.fill([](int64_t, int64_t) { return 1.0f; });
-    for (const auto row : {"cpu_portable", "reference"}) {
+    for (const char* row : rows_of(desc)) {
       TestState state = make_state(desc, 1);
       Tensor out = outputs(desc, 1);
       run(cpu, row, desc, TestBatch({{0, 1, {}, -1, 0}}), in, state, out);
@@ -266,7 +270,7 @@ TEST(GatedDelta, NeitherCutsNorThreadsMatter) {
     const GatedDeltaDesc desc = make_desc(2, 6, 32, 40, activation);
     Random random(31);
     const Inputs in = random_inputs(random, desc, 70);
-    for (const auto row : {"cpu_portable", "reference"}) {
+    for (const char* row : rows_of(desc)) {
       Cpu one(1);
       TestState state = make_state(desc, 1);
       Tensor whole = outputs(desc, 70);
@@ -286,32 +290,37 @@ TEST(GatedDelta, NeitherCutsNorThreadsMatter) {
 }
 
 TEST(GatedDelta, ABatchIsItsSequencesAlone) {
-  const GatedDeltaDesc desc = make_desc(2, 4, 16, 24, DType::kBf16);
+  const GatedDeltaDesc desc = make_desc(2, 4, 16, 56, DType::kBf16);  // strips of 32, 16 and 8 columns
   Random random(41);
   const Inputs in = random_inputs(random, desc, 15);
-  TestState together = make_state(desc, 6);
-  fill_slot(random, together, 0);
-  fill_slot(random, together, 4);
-  TestState alone = together;
+  TestState filled = make_state(desc, 6);
+  fill_slot(random, filled, 0);
+  fill_slot(random, filled, 4);
   const std::vector<SequenceStep> steps = {{3, 1, {}, 0, 1}, {0, 0, {}, 4, 5}, {9, 4, {}, 4, 3}, {0, 10, {}, -1, 2}};
-  Cpu two(2), one(1);
-  Tensor out = outputs(desc, 15);
-  Tensor out_alone = outputs(desc, 15);
-  run(two, "cpu_portable", desc, TestBatch(steps), in, together, out);
-  int64_t first = 0;
-  for (const SequenceStep& step : steps) {
-    run(one, "cpu_portable", desc, TestBatch({step}), in, alone, out_alone, first);
-    first += step.tokens;
+  std::map<OrderId, Tensor> by_order;
+  for (const char* row : rows_of(desc)) {
+    Cpu two(2), one(1);
+    TestState together = filled, alone = filled;
+    Tensor out = outputs(desc, 15);
+    Tensor out_alone = outputs(desc, 15);
+    run(two, row, desc, TestBatch(steps), in, together, out);
+    int64_t first = 0;
+    for (const SequenceStep& step : steps) {
+      run(one, row, desc, TestBatch({step}), in, alone, out_alone, first);
+      first += step.tokens;
+    }
+    EXPECT_TRUE(out == out_alone) << row;
+    EXPECT_TRUE(together == alone) << row;
+    EXPECT_TRUE(std::isnan(together.delta.at(5, 0))) << row;  // no tokens: its slot is left alone
+    const OrderId order = row_named<GatedDeltaOp>(row).order(desc);
+    EXPECT_TRUE(by_order.try_emplace(order, out).first->second == out) << row;
   }
-  EXPECT_TRUE(out == out_alone);
-  EXPECT_TRUE(together == alone);
-  EXPECT_TRUE(std::isnan(together.delta.at(5, 0)));  // no tokens: its slot is left alone
 }
 
 TEST(GatedDelta, SentinelSeesANonFiniteState) {
   const GatedDeltaDesc desc = make_desc(1, 2, 16, 20);
   Random random(51);
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const char* row : rows_of(desc)) {
     for (const bool poisoned : {false, true}) {
       Cpu cpu(2);
       Inputs in = random_inputs(random, desc, 5);

@@ -34,6 +34,9 @@ std::span<const Impl<RouterOp>> RouterOp::impls() {
       kRouterCudaTile,
       kRouterCudaReference,
 #endif
+      kRouterCpuAvx512Bf16,
+      kRouterCpuAvx512,
+      kRouterCpuAvx2,
       kRouterCpuPortable,
       kRouterReference,
   };

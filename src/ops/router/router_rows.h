@@ -7,6 +7,9 @@ namespace assay::ops {
 
 extern const Impl<RouterOp> kRouterReference;
 extern const Impl<RouterOp> kRouterCpuPortable;
+extern const Impl<RouterOp> kRouterCpuAvx2;
+extern const Impl<RouterOp> kRouterCpuAvx512;
+extern const Impl<RouterOp> kRouterCpuAvx512Bf16;
 extern const Impl<RouterOp> kRouterCudaTile;
 extern const Impl<RouterOp> kRouterCudaReference;
 

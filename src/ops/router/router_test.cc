@@ -15,7 +15,14 @@ using testing::Random;
 using testing::Tensor;
 using WF = numeric::WeightFormat;
 
-constexpr const char* kRows[] = {"reference", "cpu_portable"};
+std::vector<const char*> rows_of(const RouterDesc& desc) {
+  return testing::cpu_rows<RouterOp>(desc, Cpu().device().caps());
+}
+
+// Those that run fp32 matrices.
+std::vector<const char*> f32_rows(DType activation = DType::kF32) {
+  return rows_of({16, 4, 1, false, WF::kF32, activation});
+}
 
 struct Routed {
   Tensor ids, weights, shared, logits;
@@ -90,7 +97,7 @@ TEST(Router, RowsComputeTheFormula) {
           Tensor x(activation, tokens, hidden);
           x.fill_normal(random);
           const auto gate = testing::decoded(cpu.weights().source(weights.gate).matrices[0]);
-          for (const char* row : kRows) {
+          for (const char* row : rows_of(desc)) {
             const Routed out = run(cpu, row, desc, weights, x);
             for (int64_t t = 0; t < tokens; ++t) {
               const auto dot = [&](const double* w, double& magnitudes) {
@@ -123,7 +130,7 @@ TEST(Router, RowsComputeTheFormula) {
 }
 
 TEST(Router, TiesGoToTheLowestIndexAndExtremeLogitsStayFinite) {
-  for (const char* row : kRows) {
+  for (const char* row : f32_rows()) {
     for (DType activation : {DType::kBf16, DType::kF32}) {
       Cpu cpu;
       const Identity router(cpu, 12, 3, activation);
@@ -158,7 +165,7 @@ TEST(Router, TiesGoToTheLowestIndexAndExtremeLogitsStayFinite) {
 
 // Bad numbers give NaN weights, which the next norm's sentinel sees, and ids that are still experts, each once.
 TEST(Router, NonFiniteLogitsGiveValidIdsAndNanWeights) {
-  for (const char* row : kRows) {
+  for (const char* row : f32_rows()) {
     Cpu cpu;
     // Not the identity: a NaN input makes every logit NaN; an infinite weight makes one logit infinite.
     std::vector<float> values(8 * 16, 0.5f);
@@ -179,7 +186,7 @@ TEST(Router, NonFiniteLogitsGiveValidIdsAndNanWeights) {
 }
 
 TEST(Router, ForcedIdsAreTakenInTheirOrder) {
-  for (const char* row : kRows) {
+  for (const char* row : f32_rows()) {
     Cpu cpu;
     const Identity router(cpu, 8, 3, DType::kF32);
     Tensor x(DType::kF32, 2, 8), forced(DType::kI32, 2, 3);
@@ -200,28 +207,35 @@ TEST(Router, ForcedIdsAreTakenInTheirOrder) {
   }
 }
 
-TEST(Router, PortableBitsDependOnNeitherBatchNorThreads) {
-  const RouterDesc desc{560, 130, 10, true, WF::kBf16, DType::kF32};
-  const auto with_threads = [&](int threads, const Tensor& x) {
-    Random random(3);
-    Cpu cpu(threads);
-    RouterOp::Weights weights{WeightId::kNone, WeightId::kNone};
-    weights.gate = cpu.weights().add(testing::random_matrix(random, WF::kBf16, desc.experts, desc.hidden));
-    weights.shared_gate = cpu.weights().add(testing::random_matrix(random, WF::kBf16, 1, desc.hidden));
-    return run(cpu, "cpu_portable", desc, weights, x);
-  };
-  Random random(4);
-  Tensor x(DType::kF32, 40, desc.hidden);
-  x.fill_normal(random);
-  const Routed batched = with_threads(1, x);
-  EXPECT_EQ(with_threads(2, x), batched);
-  EXPECT_EQ(with_threads(3, x), batched);
-  for (int64_t t : {0, 31, 32, 39}) {
-    Tensor one(DType::kF32, 1, desc.hidden);
-    one.fill([&](int64_t, int64_t i) { return static_cast<float>(x.at(t, i)); });
-    const Routed single = with_threads(1, one);
-    for (int64_t e = 0; e < desc.experts; ++e) ASSERT_EQ(single.logits.at(0, e), batched.logits.at(t, e));
-    for (int64_t i = 0; i < desc.top_k; ++i) ASSERT_EQ(single.weights.at(0, i), batched.weights.at(t, i));
+TEST(Router, BitsDependOnNeitherBatchNorThreads) {
+  for (DType activation : {DType::kBf16, DType::kF32}) {
+    const RouterDesc desc{560, 130, 10, true, WF::kBf16, activation};
+    std::map<OrderId, Routed> by_order;
+    for (const char* row : rows_of(desc)) {
+      const auto with_threads = [&](int threads, const Tensor& x) {
+        Random random(3);
+        Cpu cpu(threads);
+        RouterOp::Weights weights{WeightId::kNone, WeightId::kNone};
+        weights.gate = cpu.weights().add(testing::random_matrix(random, WF::kBf16, desc.experts, desc.hidden));
+        weights.shared_gate = cpu.weights().add(testing::random_matrix(random, WF::kBf16, 1, desc.hidden));
+        return run(cpu, row, desc, weights, x);
+      };
+      Random random(4);
+      Tensor x(activation, 150, desc.hidden);
+      x.fill_normal(random);
+      const Routed batched = with_threads(1, x);
+      EXPECT_EQ(with_threads(2, x), batched) << row;
+      EXPECT_EQ(with_threads(3, x), batched) << row;
+      const OrderId order = testing::row_named<RouterOp>(row).order(desc);
+      EXPECT_EQ(by_order.try_emplace(order, batched).first->second, batched) << row;
+      for (int64_t t : {0, 31, 32, 149}) {
+        Tensor one(activation, 1, desc.hidden);
+        one.fill([&](int64_t, int64_t i) { return static_cast<float>(x.at(t, i)); });
+        const Routed single = with_threads(1, one);
+        for (int64_t e = 0; e < desc.experts; ++e) ASSERT_EQ(single.logits.at(0, e), batched.logits.at(t, e)) << row;
+        for (int64_t i = 0; i < desc.top_k; ++i) ASSERT_EQ(single.weights.at(0, i), batched.weights.at(t, i)) << row;
+      }
+    }
   }
 }
 

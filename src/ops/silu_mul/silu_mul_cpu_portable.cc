@@ -1,9 +1,9 @@
-// silu_mul on any CPU: elements are split over the threads. Bound by the C library's expf, a few nanoseconds an
+// silu_mul on any CPU: elements are split over the threads. Bound by the exponential, about twenty operations an
 // element.
 #include <algorithm>
-#include <cmath>
 
 #include "backend/cpu/convert.h"
+#include "backend/cpu/exp.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/refusals.h"
 #include "ops/silu_mul/silu_mul_rows.h"
@@ -12,6 +12,7 @@ namespace assay::ops {
 namespace {
 
 constexpr int64_t kElementsPerPiece = 4096;
+constexpr int64_t kBlock = 64;
 
 class SiluMulCpuPortable : public Plan<SiluMulOp::Args> {
  public:
@@ -32,9 +33,13 @@ class SiluMulCpuPortable : public Plan<SiluMulOp::Args> {
  private:
   template <class T>
   void multiply(const T* gate_up, T* y, int64_t first, int64_t last) const {
-    for (int64_t i = first; i < last; ++i) {
-      const float gate = cpu::to_float(gate_up[i]), up = cpu::to_float(gate_up[width_ + i]);
-      y[i] = cpu::from_float<T>(gate / (1.0f + std::exp(-gate)) * up);
+    float gate[kBlock], up[kBlock];  // plain fp32 loops are the ones that vectorise
+    for (int64_t i = first; i < last; i += kBlock) {
+      const int64_t count = std::min(kBlock, last - i);
+      for (int64_t j = 0; j < count; ++j) gate[j] = cpu::to_float(gate_up[i + j]);
+      for (int64_t j = 0; j < count; ++j) up[j] = cpu::to_float(gate_up[width_ + i + j]);
+      for (int64_t j = 0; j < count; ++j) gate[j] = cpu::fast_silu(gate[j]) * up[j];
+      for (int64_t j = 0; j < count; ++j) y[i + j] = cpu::from_float<T>(gate[j]);
     }
   }
 
@@ -47,7 +52,7 @@ class SiluMulCpuPortable : public Plan<SiluMulOp::Args> {
 const Impl<SiluMulOp> kSiluMulCpuPortable{
     .name = "cpu_portable",
     .backend = Backend::kCpu,
-    .order = [](const SiluMulDesc&) { return order_id("silu_mul expf"); },
+    .order = [](const SiluMulDesc&) { return order_id("silu_mul fast_exp"); },
     .layout = nullptr,
     .can_run = [](const SiluMulDesc& desc, const DeviceCaps&) { return refuse_activation(desc.activation); },
     .workspace_bytes = [](const SiluMulDesc&, const Bucket&, MakeContext&) { return size_t{0}; },
