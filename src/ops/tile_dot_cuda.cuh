@@ -77,12 +77,12 @@ struct RawChunk<numeric::WeightFormat::kNvfp4> {
   }
 };
 
-// acc[n] += tile x token tile n over chunks first, first + step, ... of `chunks`. x[n]: the row of this lane's token
-// (tile n, token g), or null. kAhead: chunks whose loads are in flight together; it changes no bit.
+// acc[n] += tile x token tile n over chunks first, first + step, ... of `chunks`. x[n]: the 16-byte aligned row of this
+// lane's token (tile n, token g); for a column that is no token any row will do: columns do not mix. kAhead: chunks
+// whose loads are in flight together; it changes no bit. No branch stands between the loads.
 template <numeric::WeightFormat kFormat, int kTokenTiles, int kAhead>
 __device__ __forceinline__ void accumulate(float (&acc)[kTokenTiles][4], const std::byte* tile, int chunks, int first,
-                                           int step, const cuda::Bf16Bits* const (&x)[kTokenTiles], int64_t k,
-                                           bool aligned) {
+                                           int step, const cuda::Bf16Bits* const (&x)[kTokenTiles], int64_t k) {
   const int lane = threadIdx.x % 32, t = lane % 4;
   constexpr int64_t kBytes = tile_chunk_bytes(kFormat);
   for (int base = first; base < chunks; base += step * kAhead) {
@@ -98,10 +98,15 @@ __device__ __forceinline__ void accumulate(float (&acc)[kTokenTiles][4], const s
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int64_t column = chunk * kTileChunk + 32 * j + 8 * t;
+        const bool inside = column < k;  // past the end weights are zeros, and inputs must not be NaN
         uint4 values[kTokenTiles];
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) {
-          values[n] = x[n] != nullptr && column < k ? cuda::load8(x[n] + column, aligned) : uint4{0, 0, 0, 0};
+          values[n] = *reinterpret_cast<const uint4*>(x[n] + (inside ? column : 0));
+          values[n].x = inside ? values[n].x : 0;
+          values[n].y = inside ? values[n].y : 0;
+          values[n].z = inside ? values[n].z : 0;
+          values[n].w = inside ? values[n].w : 0;
         }
         uint32_t low[4], high[4];
         raw[a].operands(j, low, high);

@@ -16,7 +16,8 @@ enum class TokenRange : uint8_t { kAll, kDecode, kPrefill };
 Refusal refuse_linear_tiles(const LinearDesc& desc, const DeviceCaps& caps);
 Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights, WeightId id);
 
-// The order of additions of the few-token kernel; the same for any number of tokens.
+// The order of additions of the few-token kernel; the same for any number of tokens. Rows of x that are not 16-byte
+// aligned go to the tiled kernel instead, in its order; prepare_linear_gemm() must have been called.
 OrderId linear_gemv_order(const LinearDesc& desc);
 void enqueue_linear_gemv(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch);
 

@@ -151,6 +151,7 @@ Result<PlanPtr<RouterOp>> make(const RouterDesc& desc, const Bucket&, const Rout
                                MakeContext& context) {
   State state{desc, {}, nullptr};
   ASSAY_ASSIGN(state.gate, linear_tiles(gate_desc(desc), context.weights, weights.gate));
+  prepare_linear_gemm();
   if (desc.shared_gate) {
     ASSAY_ASSIGN(state.shared_gate, cuda_f32_matrix(context.weights, weights.shared_gate, 1, desc.hidden));
   }
