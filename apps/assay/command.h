@@ -21,5 +21,8 @@ Command add_perplexity(CLI::App& parent);
 Command add_eval(CLI::App& parent);
 Command add_inspect(CLI::App& parent);
 Command add_bench(CLI::App& parent);
+Command add_prove(CLI::App& parent);
+Command add_prove_row(CLI::App& parent);
+Command add_repro(CLI::App& parent);
 
 }  // namespace assay::app

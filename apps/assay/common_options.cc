@@ -100,6 +100,21 @@ void apply_log_level(const std::string& level) {
   if (level == "off") set_log_level(LogLevel::kOff);
 }
 
+std::vector<std::string> child_environment(const CommonOptions& options, int32_t real_vocab) {
+  return {"ASSAY_MODEL=" + options.model_directory,
+          "ASSAY_LOAD_FORMAT=" + options.load_format,
+          "ASSAY_DUMMY_FORMAT=" + options.dummy_format,
+          "ASSAY_DUMMY_ROUTER=" + options.dummy_router,
+          fmt::format("ASSAY_DUMMY_LAYERS={}", options.dummy_layers),
+          fmt::format("ASSAY_THREADS={}", options.threads),
+          "ASSAY_COMPUTE=" + options.compute,
+          fmt::format("ASSAY_CONTEXT_LENGTH={}", options.context_length),
+          fmt::format("ASSAY_MAX_RUNNING_REQUESTS={}", options.max_running_requests),
+          fmt::format("ASSAY_KV_CACHE_BYTES={}", options.kv_cache_bytes),
+          fmt::format("ASSAY_REAL_VOCAB={}", real_vocab),
+          "ASSAY_LOG_LEVEL=" + options.log_level};
+}
+
 engine::LoadOptions load_options(const CommonOptions& options) {
   engine::LoadOptions load;
   load.model_directory = options.model_directory;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <CLI/App.hpp>
 
+#include "assay/proof_options.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "engine/load.h"
@@ -49,13 +51,17 @@ struct CommonOptions {
   int32_t max_running_requests = engine::LoadOptions{}.max_sequences;
   uint64_t kv_cache_bytes = static_cast<uint64_t>(engine::LoadOptions{}.kv_cache_bytes);
   bool explain = false;
-  bool needs_tokenizer = true;  // no flag: whether the subcommand can do without text
+  bool needs_tokenizer = true;      // no flag: whether the subcommand can do without text
+  std::optional<ProofFlags> proof;  // set by subcommands that prove before they use the model
   std::string log_level = "warning";
 };
 
 void add_common_options(CLI::App& app, CommonOptions& options);
 
 void apply_log_level(const std::string& level);
+
+// What a child process must be told to load the same model: ASSAY_<FLAG>=value.
+std::vector<std::string> child_environment(const CommonOptions& options, int32_t real_vocab);
 
 // As the engine wants them.
 engine::LoadOptions load_options(const CommonOptions& options);

@@ -52,9 +52,10 @@ int main(int argc, char** argv) {
       "Every flag --some-flag can also be set as ASSAY_SOME_FLAG in the environment; the command line wins.\n"
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the checkpoint was refused.");
   const assay::app::Command commands[] = {
-      assay::app::add_serve(app),      assay::app::add_chat(app), assay::app::add_generate(app),
-      assay::app::add_perplexity(app), assay::app::add_eval(app), assay::app::add_inspect(app),
-      assay::app::add_bench(app),
+      assay::app::add_serve(app),      assay::app::add_chat(app),  assay::app::add_generate(app),
+      assay::app::add_perplexity(app), assay::app::add_eval(app),  assay::app::add_inspect(app),
+      assay::app::add_bench(app),      assay::app::add_prove(app), assay::app::add_prove_row(app),
+      assay::app::add_repro(app),
   };
   try {
     app.parse(argc, argv);

@@ -101,6 +101,8 @@ Result<void> run(const ServeOptions& options) {
   const Progress progress = [&server](const std::string& stage) { server->set_loading_progress(stage); };
   ASSAY_ASSIGN(session, open_session(options.common, options.max_queued_requests, progress));
 
+  fmt::print(stderr, "{}", proof::report_text(session.engine->verification()));
+
   server::Model model;
   model.tokenizer = session.tokenizer.get();
   model.chat_template = chat_template.get();
@@ -126,6 +128,8 @@ Command add_serve(CLI::App& parent) {
   CLI::App* app =
       parent.add_subcommand("serve", "Serve the OpenAI API; prints READY and the address once it can answer");
   add_common_options(*app, options->common);
+  options->common.proof.emplace();
+  add_proof_flags(*app, *options->common.proof);
   add_option(*app, "--host", options->host, "Address to listen on; 0.0.0.0: all of IPv4")->capture_default_str();
   add_option(*app, "--port", options->port, "Port to listen on; 0: any free one")->capture_default_str();
   add_option(*app, "--served-model-name", options->served_model_name,

@@ -41,6 +41,9 @@ Result<Session> open_session(const CommonOptions& options, int32_t max_queued, c
     ASSAY_ASSIGN(session.generation, checkpoint::load_generation_config(options.model_directory));
     load.real_vocab = session.tokenizer->vocabulary_size();
   }
+  if (options.proof) {
+    load.proof = proof_options(*options.proof, session.tokenizer.get(), child_environment(options, load.real_vocab));
+  }
   load.progress = [&progress](const std::string& stage) {
     log_info("{}", stage);
     if (progress) progress(stage);

@@ -1,18 +1,22 @@
 #include "engine/load.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "backend/cpu/cpu_device.h"
+#include "base/clock.h"
+#include "base/hash.h"
 #include "checkpoint/checkpoint_binder.h"
 #include "engine/local_engine.h"
 #include "models/make_model.h"
+#include "proof/verdict_json.h"
 
 namespace assay::engine {
 namespace {
 
 constexpr int32_t kPageTokens = 64;
 constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of the logits of one step, at most
-constexpr int32_t kMinStepAdjustments = 1 << 16;  // so that many rows of a small vocabulary fit in a step
+constexpr int32_t kMinStepAdjustments = 1 << 16;     // so that many rows of a small vocabulary fit in a step
 
 Error bad_option(const std::string& option, const std::string& got, const std::string& wanted) {
   return Error{ErrorKind::kInvalidArgument, "impossible option", option, got, wanted, ""};
@@ -27,10 +31,35 @@ class Loader {
     ASSAY_TRY(open());
     ASSAY_TRY(bind());
     ASSAY_TRY(size());
+    if (options_.proof.on) ASSAY_TRY(prove_rows());
     ASSAY_TRY(make_plans());
     ASSAY_TRY(allocate());
     summarise();
-    return make_local_engine(std::move(parts_));
+    if (!options_.proof.on) return make_local_engine(std::move(parts_));
+    return prove_engine();
+  }
+
+  Result<proof::Report> prove() {
+    ASSAY_TRY(check_options());
+    ASSAY_TRY(open());
+    ASSAY_TRY(bind());
+    ASSAY_TRY(size());
+    ASSAY_TRY(prove_rows());
+    proof::Report report = std::move(parts_.report);
+    if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
+    report.seconds = static_cast<double>(now_us() - started_us_) / 1e6;
+    return report;
+  }
+
+  Result<void> answer_contact() {
+    ASSAY_TRY(check_options());
+    ASSAY_TRY(open());
+    ASSAY_TRY(bind());
+    ASSAY_TRY(size());
+    ASSAY_ASSIGN(const ops::Instances instances, collect());
+    proof::ContactChild child;
+    proof::prove_kernels(instances, *parts_.device, *parts_.weights, options_.proof.certify.kernels, child);
+    return {};
   }
 
  private:
@@ -69,6 +98,7 @@ class Loader {
 
   Result<void> bind() {
     parts_.device = cpu::make_cpu_device(options_.threads);
+    device_ = parts_.device.get();
     parts_.weights = std::make_unique<WeightStore>(*parts_.device);
     parts_.selector = std::make_unique<ops::Selector>();
     for (const auto& [op, row] : options_.forced_rows) ASSAY_TRY(parts_.selector->force(op, row));
@@ -131,17 +161,136 @@ class Loader {
     return StateMemory::page_bytes(shape, kPageTokens, options_.compute);
   }
 
-  Result<void> make_plans() {
+  // What the model will ask of which ops, without making a plan.
+  Result<ops::Instances> collect() {
+    ops::Instances instances;
+    ops::Selector dry;
+    dry.collect_into(&instances);
+    ops::MakeContext context{parts_.device->caps(), *parts_.weights, dry};
+    ASSAY_ASSIGN([[maybe_unused]] const auto forward, parts_.model->plan(bucket(), context));
+    ASSAY_ASSIGN([[maybe_unused]] const auto sample, dry.plan<ops::SampleOp>(sample_desc(), bucket(), {}, context));
+    return instances;
+  }
+
+  Result<void> prove_rows() {
+    started_us_ = now_us();
+    proof::Report& report = parts_.report;
+    certify_ = options_.proof.certify;
+    certify_.forced = options_.forced_rows;
+    certify_.progress = [this](const std::string& line) { say(line); };
+    if (parts_.checkpoint) {
+      const std::vector<proof::ManifestTensor> tensors = manifest_of(*parts_.checkpoint);
+      ASSAY_TRY(check_tensors(*parts_.checkpoint, options_.proof, tensors, report));
+      for (const proof::ManifestTensor& tensor : tensors) {
+        weights_hash_ = hash_fold(hash64(tensor.name, weights_hash_), tensor.hash);
+      }
+    }
+    receipt_ = proof::Receipt::open(options_.proof.receipt_directory, parts_.device->caps(), report.notes);
+    report.receipt_path = receipt_.path();
+    report.build = proof::hex64(proof::build_id());
+    report.machine = proof::machine_id(parts_.device->caps());
+    ASSAY_ASSIGN(const ops::Instances instances, collect());
+    proof::Certifier certifier(instances, *parts_.device, *parts_.weights, receipt_, certify_);
+    ASSAY_TRY(certifier.run(report));
+    parts_.selector->set_judge(proof::Certifier::judge(report, certify_));
+    return {};
+  }
+
+  // The engine, with the evidence about the whole model.
+  Result<std::unique_ptr<LocalEngine>> prove_engine() {
+    proof::Report report = std::move(parts_.report);
+    describe_choice(*parts_.selector, weights_hash_, report);
+    device::Device& device = *parts_.device;
+    std::unique_ptr<LocalEngine> engine = make_local_engine(std::move(parts_));
+    ASSAY_TRY(prove_whole(*engine, device, report));
+    if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
+    report.seconds = static_cast<double>(now_us() - started_us_) / 1e6;
+    if (!report.proven) report.fingerprint += "-unproven";
+    engine->set_verification(std::move(report));
+    return engine;
+  }
+
+  Result<void> prove_whole(LocalEngine& engine, device::Device& device, proof::Report& report) {
+    std::vector<int32_t> text = options_.proof.text;
+    constexpr size_t kTextTokens = 2 * kPrefillCut + 7;
+    for (int64_t t = 0; text.size() < kTextTokens; ++t) {
+      text.push_back(static_cast<int32_t>((t * 7919 + 13) % engine.limits().vocab_size));
+    }
+    text.resize(kTextTokens);
+    uint64_t key = hash64(std::as_bytes(std::span(text)), hash64(report.fingerprint, weights_hash_));
+    for (const proof::ChosenRow& row : report.chosen) key = hash64(row.op + row.desc + row.row, key);
+    if (const proof::ModelVerdict* known = receipt_.model(key)) {
+      report.model = *known;
+      return {};
+    }
+    EngineProbe probe(engine, device);
+    if (!probe.possible()) {
+      report.notes.push_back("the whole model was not run: steps give too few logits, or there are too few pages");
+      return {};
+    }
+    say("proving the whole model");
+    ReferenceEngine reference, exact;
+    ASSAY_TRY(reference.open(*this, engine, options_.compute));
+    if (options_.compute != DType::kF32) ASSAY_TRY(exact.open(*this, engine, DType::kF32));
+    report.model = proof::prove_model({&probe, reference.get(), exact.get()}, text);
+    if (reference.get() == nullptr)
+      report.notes.push_back("the model is too large to compare with reference rows as a whole");
+    receipt_.add(key, report.model);
+    if (report.model.state == proof::State::kPassed) return {};
+    report.proven = false;
+    if (certify_.allow_unproven) return {};
+    return Error{ErrorKind::kNumerical,
+                 "the model as a whole failed its proof",
+                 options_.model_directory,
+                 report.model.reason,
+                 "",
+                 "--explain shows the rows in use; --allow-unproven serves all the same"};
+  }
+
+  // The same model on reference rows, for short texts; none where that would take too long or too much memory.
+  class ReferenceEngine {
+   public:
+    Result<void> open(const Loader& loader, const LocalEngine& engine, DType compute) {
+      constexpr int64_t kMostParameters = 200'000'000;
+      if (engine.summary().parameters > kMostParameters) return {};
+      LoadOptions plain = loader.options_;
+      plain.proof = {};
+      plain.progress = {};
+      plain.compute = compute;
+      plain.context_tokens = 2 * kPageTokens;
+      plain.max_sequences = 2;
+      plain.max_step_tokens = kPrefillCut;
+      const device::Backend backend = loader.device_->caps().backend;
+      const bool host = backend == device::Backend::kCpu;
+      plain.forced_rows = {{"*", host ? "reference" : std::string(device::backend_name(backend)) + "_reference"}};
+      Loader own(plain);
+      ASSAY_ASSIGN(engine_, own.load());
+      probe_.emplace(*engine_, *own.device_);
+      return {};
+    }
+    proof::ModelProbe* get() { return probe_ ? &*probe_ : nullptr; }
+
+   private:
+    std::unique_ptr<LocalEngine> engine_;
+    std::optional<EngineProbe> probe_;
+  };
+
+  ops::Bucket bucket() const {
     const EngineLimits& limits = parts_.limits;
-    ops::MakeContext context{parts_.device->caps(), *parts_.weights, *parts_.selector};
-    const ops::Bucket bucket{limits.max_step_tokens, limits.max_step_rows, limits.max_step_outputs};
-    ASSAY_ASSIGN(parts_.forward, parts_.model->plan(bucket, context));
+    return {limits.max_step_tokens, limits.max_step_rows, limits.max_step_outputs};
+  }
+  ops::SampleDesc sample_desc() const {
     const auto vocab = static_cast<int32_t>(parts_.config.vocab_size);
-    const int32_t real = options_.real_vocab > 0 ? std::min(options_.real_vocab, vocab) : vocab;
-    const ops::SampleDesc sample{vocab, real};
-    ASSAY_ASSIGN(parts_.sample, parts_.selector->plan<ops::SampleOp>(sample, bucket, {}, context));
-    const size_t workspace = std::max(parts_.model->workspace_bytes(bucket, context),
-                                      parts_.selector->workspace_bytes<ops::SampleOp>(sample, bucket, context));
+    return {.vocab = vocab, .real_vocab = options_.real_vocab > 0 ? std::min(options_.real_vocab, vocab) : vocab};
+  }
+
+  Result<void> make_plans() {
+    ops::MakeContext context{parts_.device->caps(), *parts_.weights, *parts_.selector};
+    ASSAY_ASSIGN(parts_.forward, parts_.model->plan(bucket(), context));
+    ASSAY_ASSIGN(parts_.sample, parts_.selector->plan<ops::SampleOp>(sample_desc(), bucket(), {}, context));
+    const size_t workspace =
+        std::max(parts_.model->workspace_bytes(bucket(), context),
+                 parts_.selector->workspace_bytes<ops::SampleOp>(sample_desc(), bucket(), context));
     ASSAY_ASSIGN(parts_.workspace, parts_.device->allocate(std::max<size_t>(workspace, 256)));
     say(fmt::format("weights packed: {:.1f} MB", static_cast<double>(parts_.weights->packed_bytes()) / 1e6));
     return {};
@@ -185,10 +334,24 @@ class Loader {
 
   const LoadOptions& options_;
   EngineParts parts_;
+  device::Device* device_ = nullptr;  // of parts_, also once those have gone into an engine
+  proof::CertifyOptions certify_;
+  proof::Receipt receipt_;
+  uint64_t weights_hash_ = 0;  // of all tensors
+  int64_t started_us_ = 0;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<LocalEngine>> load(const LoadOptions& options) { return Loader(options).load(); }
+
+Result<proof::Report> prove(const LoadOptions& options) {
+  const bool filtered = !options.proof.certify.only_op.empty() || !options.proof.certify.only_row.empty();
+  if (filtered) return Loader(options).prove();
+  ASSAY_ASSIGN(const std::unique_ptr<LocalEngine> engine, load(options));
+  return engine->verification();
+}
+
+Result<void> answer_contact(const LoadOptions& options) { return Loader(options).answer_contact(); }
 
 }  // namespace assay::engine

@@ -13,6 +13,7 @@
 #include "checkpoint/config.h"
 #include "checkpoint/dummy.h"
 #include "engine/engine.h"
+#include "engine/prove.h"
 #include "ops/impl.h"
 
 namespace assay::engine {
@@ -27,15 +28,16 @@ struct LoadOptions {
   LoadFormat load_format = LoadFormat::kSafetensors;
   checkpoint::DummyOptions dummy;  // kDummy only; tied_embeddings comes from the config
   int32_t dummy_layers = 0;        // kDummy only: the first so many layers; 0: all
-  int threads = 0;               // CPU threads; 0: as many as the process may use
-  DType compute = DType::kBf16;  // dtype of activations and KV: kBf16, or kF32 (the oracle mode)
-  int32_t context_tokens = 0;    // most positions of a sequence; 0: what the config says
-  int32_t max_sequences = 64;    // sequences that hold pages and state at once
+  int threads = 0;                 // CPU threads; 0: as many as the process may use
+  DType compute = DType::kBf16;    // dtype of activations and KV: kBf16, or kF32 (the oracle mode)
+  int32_t context_tokens = 0;      // most positions of a sequence; 0: what the config says
+  int32_t max_sequences = 64;      // sequences that hold pages and state at once
   int32_t max_step_tokens = 512;
   int64_t kv_cache_bytes = int64_t{512} << 20;  // at most; fewer if max_sequences full contexts need fewer
   int32_t real_vocab = 0;                       // token ids from here on are padding rows, never sampled; 0: none are
   std::vector<std::pair<std::string, std::string>> forced_rows;  // op ("*": all) and row
-  std::function<void(const std::string&)> progress;              // one line per stage of the load
+  ProofOptions proof;
+  std::function<void(const std::string&)> progress;  // one line per stage of the load
 };
 
 // What was loaded, for people.
@@ -58,12 +60,23 @@ class LocalEngine : public Engine {
   virtual const ModelSummary& summary() const = 0;
   // Which row runs each op, and why not the others.
   virtual std::string explain() const = 0;
+  // What is proven of the rows in use; empty when load() was not asked to prove.
+  virtual const proof::Report& verification() const = 0;
+  virtual void set_verification(proof::Report report) = 0;
   // Sees intermediate values of every following step; null: nobody. The caller keeps it alive.
   virtual void set_taps(ops::Taps* taps) = 0;
 };
 
 // Errors: kCheckpoint (a file is damaged or unknown; names file, tensor or field), kUnsupported (no row for an op),
 // kInvalidArgument (an option), kResource (memory), kIo.
+// With proof.on also kNumerical: a forced row, or the whole model, failed its proof.
 Result<std::unique_ptr<LocalEngine>> load(const LoadOptions& options);
+
+// The evidence without an engine that serves: with filters (certify.only_op, only_row) about those rows alone. Failed
+// rows are in the report, not an error.
+Result<proof::Report> prove(const LoadOptions& options);
+
+// The child's side of first contact (proof/contact.h): loads as far as needed, runs the rows it is asked for, answers.
+Result<void> answer_contact(const LoadOptions& options);
 
 }  // namespace assay::engine

@@ -21,6 +21,8 @@ class InProcessEngine : public LocalEngine {
   const EngineLimits& limits() const override { return parts_.limits; }
   const checkpoint::TextConfig& config() const override { return parts_.config; }
   const ModelSummary& summary() const override { return parts_.summary; }
+  const proof::Report& verification() const override { return parts_.report; }
+  void set_verification(proof::Report report) override { parts_.report = std::move(report); }
   std::string explain() const override { return parts_.selector->explain(); }
   void set_taps(ops::Taps* taps) override { taps_ = taps; }
 
@@ -41,6 +43,11 @@ class InProcessEngine : public LocalEngine {
     const int64_t start_us = now_us();
     for (int32_t page : step.freed_pages) parts_.state.poison_page(page);
     for (int32_t slot : step.freed_slots) parts_.state.poison_slot(slot);
+    if (step.tokens.empty()) {  // only gives pages and slots back
+      StepResult nothing;
+      nothing.id = step.id;
+      return nothing;
+    }
     const auto ids = std::span(ids_).first(step.tokens.size());
     for (size_t t = 0; t < ids.size(); ++t) ids[t] = resolve(step.tokens[t]);
     parts_.arrays.fill(step, ids);

@@ -37,6 +37,7 @@ struct EngineParts {
   device::Buffer sentinel;            // [layers + 1] words
   EngineLimits limits;
   ModelSummary summary;
+  proof::Report report;
 };
 
 std::unique_ptr<LocalEngine> make_local_engine(EngineParts parts);

@@ -18,7 +18,7 @@ namespace assay::proof {
 struct KernelOptions {
   bool full = false;
   int repeats = 4;            // chains, at least 2
-  double row_budget_ms = 60;  // of repeats of one row: no new chain beyond (but always 2); 0: none
+  double row_budget_ms = 25;  // of repeats of one row: no new chain beyond (but always 2); 0: none
   uint64_t seed = 1;
 };
 

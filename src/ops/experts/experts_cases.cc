@@ -17,8 +17,8 @@
 namespace assay::ops {
 namespace {
 
-constexpr int64_t kCheckWork = 3'000'000;
-constexpr int64_t kRunWork = 30'000'000;
+constexpr int64_t kCheckWork = 1'500'000;
+constexpr int64_t kRunWork = 15'000'000;
 
 struct Arrays {
   int x, ids, weights, y, shared, shared_scale;

@@ -16,7 +16,7 @@
 namespace assay::ops {
 namespace {
 
-constexpr int64_t kCheckWork = 4'000'000;
+constexpr int64_t kCheckWork = 2'000'000;
 
 struct Arrays {
   int q, k, v, g, beta, state, out;

@@ -17,8 +17,8 @@ namespace assay::ops {
 namespace {
 
 constexpr int64_t kTile = 64;
-constexpr int64_t kCheckWork = 8'000'000;   // multiply-adds in fp64 for one case
-constexpr int64_t kRunWork = 30'000'000;    // of a row, for one case
+constexpr int64_t kCheckWork = 3'000'000;   // multiply-adds in fp64 for one case
+constexpr int64_t kRunWork = 15'000'000;    // of a row, for one case
 constexpr int64_t kProjected = 64'000'000;  // largest matrix whose every weight enters a projection
 
 enum class Residual { kNone, kApart, kInPlace };

@@ -14,7 +14,7 @@
 namespace assay::ops {
 namespace {
 
-constexpr int64_t kCheckWork = 4'000'000;
+constexpr int64_t kCheckWork = 2'000'000;
 
 struct Arrays {
   int x, ids, weights, logits, shared, forced;

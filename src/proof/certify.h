@@ -1,0 +1,65 @@
+// Certify: all evidence about the rows of a model before it serves, from the receipt or made now.
+//
+//   1. kernels: every row of every Desc, unknown ones in a child process (contact.h) where a command for it is given
+//   2. orders: rows of one order id agree bit for bit
+//   3. weights: for each Desc the first row that passed, on the model's own tensors, packed as they will serve: first,
+//   last
+//      and widest scale range of each Desc, all with `full`. A row that fails here gives way to the next.
+// Then judge() lets a Selector choose among what was proven, and the engine adds the evidence about the whole model.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/instances.h"
+#include "ops/select.h"
+#include "proof/contact.h"
+#include "proof/kernels.h"
+#include "proof/receipt.h"
+#include "proof/report.h"
+
+namespace assay::proof {
+
+struct CertifyOptions {
+  KernelOptions kernels;
+  std::string only_op, only_row;                            // empty: all
+  std::vector<std::pair<std::string, std::string>> forced;  // op ("*": all that have it) and row: must pass
+  bool allow_unproven = false;                              // forced rows may fail
+  ContactOptions contact;                                   // no command: rows run in this process
+  std::function<void(const std::string&)> progress;         // one line now and then
+};
+
+class Certifier {
+ public:
+  // All must outlive this.
+  Certifier(const ops::Instances& instances, device::Device& device, ops::WeightProvider& weights, Receipt& receipt,
+            const CertifyOptions& options)
+      : instances_(instances), device_(device), weights_(weights), receipt_(receipt), options_(options) {}
+
+  // Errors: kNumerical when a forced row failed and allow_unproven is not set; naming op, Desc, row and reason.
+  Result<void> run(Report& report);
+
+  // For Selector::set_judge: why a row may not be chosen. Copies what it needs.
+  static ops::Selector::Judge judge(const Report& report, const CertifyOptions& options);
+
+ private:
+  void prove_kernels(Report& report);
+  void prove_weights(Report& report);
+  Result<void> check_forced(const Report& report) const;
+  void say(const std::string& line) const {
+    if (options_.progress) options_.progress(line);
+  }
+
+  const ops::Instances& instances_;
+  device::Device& device_;
+  ops::WeightProvider& weights_;
+  Receipt& receipt_;
+  const CertifyOptions& options_;
+};
+
+// Hash of a weight's bytes, scales and global scales.
+uint64_t weight_hash(const ops::WeightSource& source);
+
+}  // namespace assay::proof
