@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "assay/bench_limits.h"
 #include "assay/command.h"
 #include "assay/session.h"
 #include "assay/token_stream.h"
@@ -78,6 +79,9 @@ double median(std::vector<double> values) {
 }
 
 Result<void> run(const BenchOptions& options) {
+  if (options.common.model_directory.empty()) {
+    return Error{ErrorKind::kInvalidArgument, "no model directory given", "", "", "", "or `assay bench limits`"};
+  }
   ASSAY_ASSIGN(Session session, open_session(options.common, 1));
   ASSAY_ASSIGN([[maybe_unused]] const Speeds warm_up, measure(session, options));
   std::vector<double> prefill, decode;
@@ -111,6 +115,8 @@ Command add_bench(CLI::App& parent) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* app = parent.add_subcommand("bench", "Measure prefill and decode tokens per second of one sequence");
   add_common_options(*app, options->common);
+  app->get_option("model")->required(false);  // limits needs none
+  const Command limits = add_bench_limits(*app);
   options->common.needs_tokenizer = false;
   constexpr int kMost = 1 << 24;
   add_option(*app, "--prompt-tokens", options->prompt_tokens, "Tokens of the prompt")
@@ -124,7 +130,7 @@ Command add_bench(CLI::App& parent) {
       ->capture_default_str();
   add_flag(*app, "--json", options->json,
            "Print one object: prefill_tokens_per_s, decode_tokens_per_s, threads, machine");
-  return {app, [options] { return run(*options); }};
+  return {app, [options, limits] { return limits.app->parsed() ? limits.run() : run(*options); }};
 }
 
 }  // namespace assay::app

@@ -23,6 +23,16 @@ std::string cpu_name() {
   return "unknown CPU";
 }
 
+// The kernel's figure is of the cache these CPUs share; sysconf's may be of the whole package, also of a virtual one.
+size_t last_level_cache_bytes() {
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  size_t kib = 0;
+  char unit = 0;
+  if (file >> kib >> unit && kib > 0 && unit == 'K') return kib * 1024;
+  const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return l3 > 0 ? static_cast<size_t>(l3) : 0;
+}
+
 int usable_threads() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -38,8 +48,7 @@ class CpuDevice : public device::Device {
     caps_.memory_bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
     caps_.cpu = detect_features();
     caps_.multiprocessors = pool_.threads();
-    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    caps_.cache_bytes = l3 > 0 ? static_cast<size_t>(l3) : 0;
+    caps_.cache_bytes = last_level_cache_bytes();
   }
 
   const device::DeviceCaps& caps() const override { return caps_; }
