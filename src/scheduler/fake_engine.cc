@@ -216,7 +216,7 @@ void FakeEngine::check_row(const Step& step, const StepRow& row) const {
 
 // Of pages and slots between the rows of a step, and between a step and the steps in flight.
 void FakeEngine::check_hazards(const Step& step) const {
-  std::set<int32_t> pages, slots_written, slots_read, pages_in_flight, slots_in_flight;
+  std::set<int32_t> pages, pages_written, slots_written, slots_read, pages_in_flight, slots_in_flight;
   for (const Pending& pending : in_flight_) {
     pages_in_flight.insert(pending.step.pages.begin(), pending.step.pages.end());
     for (const StepRow& row : pending.step.rows) {
@@ -228,10 +228,17 @@ void FakeEngine::check_hazards(const Step& step) const {
     if (row.state_read >= 0) slots_read.insert(row.state_read);
   }
   for (const StepRow& row : step.rows) {
+    std::vector<int32_t> held, written;
     for (int32_t i = 0; i < row.page_count; ++i) {
-      CHECK(pages.insert(step.pages[row.first_page + i]).second, "two rows hold page {}",
-            step.pages[row.first_page + i]);
+      const int32_t page = step.pages[row.first_page + i];
+      const bool writes = (i + 1) * options_.limits.page_tokens > row.position;
+      CHECK(!pages_written.contains(page), "page {} written by one row and held by another", page);
+      CHECK(!writes || !pages.contains(page), "page {} held by one row and written by another", page);
+      (writes ? written : held).push_back(page);
     }
+    pages.insert(held.begin(), held.end());
+    pages.insert(written.begin(), written.end());
+    pages_written.insert(written.begin(), written.end());
     if (row.state_write < 0) continue;
     CHECK(slots_written.insert(row.state_write).second, "two rows write slot {}", row.state_write);
     CHECK(!slots_read.contains(row.state_write), "slot {} written and read in a step", row.state_write);

@@ -16,6 +16,7 @@ struct Loop::State {
     uint64_t id = 0;
     Request request;
     std::shared_ptr<RequestSink> sink;
+    uint64_t leader = 0;
   };
 
   State(const engine::EngineLimits& limits, const LoopOptions& options)
@@ -65,36 +66,48 @@ Loop::~Loop() {
 }
 
 Result<uint64_t> Loop::submit(Request request, std::shared_ptr<RequestSink> sink) {
-  CHECK(sink != nullptr, "a request without a sink");
-  const Result<void> possible = check_request(request, engine_.limits());
+  std::vector<Submission> one;
+  one.push_back({std::move(request), std::move(sink)});
+  ASSAY_ASSIGN(const std::vector<uint64_t> ids, submit_all(std::move(one)));
+  return ids[0];
+}
+
+Result<std::vector<uint64_t>> Loop::submit_all(std::vector<Submission> submissions) {
+  const auto count = static_cast<int64_t>(submissions.size());
+  CHECK(count > 0, "no request");
+  Result<void> possible = {};
+  for (const Submission& one : submissions) {
+    CHECK(one.sink != nullptr, "a request without a sink");
+    if (possible.ok()) possible = check_request(one.request, engine_.limits());
+  }
   std::unique_lock lock(state_->mutex);
-  if (!possible.ok()) {
-    ++state_->stats.requests_rejected;
-    return possible.error();
-  }
+  const auto reject = [&](Error error) {
+    state_->stats.requests_rejected += count;
+    return error;
+  };
+  if (!possible.ok()) return reject(possible.error());
   if (state_->draining || state_->stopping) {
-    ++state_->stats.requests_rejected;
-    return Error{ErrorKind::kResource, "no new requests are taken: shutting down", "queue", "", "", ""};
+    return reject({ErrorKind::kResource, "no new requests are taken: shutting down", "queue", "", "", ""});
   }
-  if (state_->open >= state_->max_open) {
-    ++state_->stats.requests_rejected;
-    return Error{ErrorKind::kResource,
-                 "the queue is full",
-                 "queue",
-                 fmt::format("{} open requests", state_->open),
-                 fmt::format("fewer than {}", state_->max_open),
-                 "try again later"};
+  if (state_->open + count > state_->max_open) {
+    return reject({ErrorKind::kResource, "the queue is full", "queue", fmt::format("{} open requests", state_->open),
+                   fmt::format("fewer than {}", state_->max_open - count + 1), "try again later"});
   }
-  const uint64_t id = ++state_->last_id;
-  ++state_->open;
-  ++state_->stats.requests_total;
-  ++state_->stats.waiting;
-  state_->stats.prompt_tokens_total += static_cast<int64_t>(request.prompt.size());
+  std::vector<uint64_t> ids;
+  for (Submission& one : submissions) {
+    CHECK(one.shares_with < static_cast<int32_t>(ids.size()), "request {} shares with {}", ids.size(), one.shares_with);
+    const uint64_t leader = one.shares_with < 0 ? 0 : ids[static_cast<size_t>(one.shares_with)];
+    ids.push_back(++state_->last_id);
+    state_->stats.prompt_tokens_total += static_cast<int64_t>(one.request.prompt.size());
+    state_->arrivals.push_back({ids.back(), std::move(one.request), std::move(one.sink), leader});
+  }
+  state_->open += count;
+  state_->stats.requests_total += count;
+  state_->stats.waiting += static_cast<int32_t>(count);
   state_->idle = false;
-  state_->arrivals.push_back({id, std::move(request), std::move(sink)});
   lock.unlock();
   state_->wake.notify_one();
-  return id;
+  return ids;
 }
 
 void Loop::cancel(uint64_t id) {
@@ -127,7 +140,7 @@ void Loop::run() {
     running = state.take(arrivals, cancels);
     for (State::Arrival& arrival : arrivals) {
       state.sinks.emplace(arrival.id, std::move(arrival.sink));
-      scheduler.add(arrival.id, std::move(arrival.request));
+      scheduler.add(arrival.id, std::move(arrival.request), arrival.leader);
     }
     if (!running) {
       for (const auto& [id, sink] : state.sinks) cancels.push_back(id);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/result.h"
 #include "engine/engine.h"
@@ -48,6 +49,13 @@ struct LoopStats {
   int32_t slots_total = 0;
 };
 
+// One request of several that are accepted together.
+struct Submission {
+  Request request;
+  std::shared_ptr<RequestSink> sink;
+  int32_t shares_with = -1;  // an earlier one of them with the same prompt, whose prefill it may use
+};
+
 class Loop {
  public:
   Loop(engine::Engine& engine, LoopOptions options);
@@ -60,6 +68,8 @@ class Loop {
   // has too few outputs), kResource (the queue is full, or draining). max_tokens beyond the context ends with kLength
   // there.
   Result<uint64_t> submit(Request request, std::shared_ptr<RequestSink> sink);
+  // All or none. The ids, rising.
+  Result<std::vector<uint64_t>> submit_all(std::vector<Submission> submissions);
   void cancel(uint64_t id);  // unknown or finished ids are ignored
 
   // No new requests from now on; returns true when all are done, false when the time is over first.

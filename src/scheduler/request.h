@@ -42,7 +42,7 @@ struct Request {
   uint64_t seed = 0;
   int32_t top_logprobs = 0;
   bool prompt_logprobs = false;  // report the log-probability of every prompt token but the first
-  // See adjustments.h. A token may be named once in logit_bias; biases are finite.
+  // See adjustments.h. Biases are finite; those of one token add up.
   float presence_penalty = 0;
   float frequency_penalty = 0;
   float repetition_penalty = 1;  // 0.01 .. 100

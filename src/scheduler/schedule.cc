@@ -38,7 +38,8 @@ std::optional<Step> Scheduler::schedule() {
 void Scheduler::admit() {
   while (!waiting_.empty() && running() < max_running_ && !preempting()) {
     Sequence& sequence = *waiting_.front();
-    const int32_t wanted = pages_.pages_for(sequence.known_tokens()) + pages_promised() + running();
+    int32_t wanted = pages_.pages_for(sequence.known_tokens()) + pages_promised() + running();
+    if (sequence.leader != nullptr) wanted -= sequence.leader->fork_at / limits_.page_tokens;
     if (!running_.empty() && wanted > pages_.free()) return;
     CHECK(running_.empty() || running_.back()->id < sequence.id, "sequence {} runs before {}", running_.back()->id,
           sequence.id);
@@ -58,7 +59,8 @@ bool Scheduler::preempting() const {
 int32_t Scheduler::pages_promised() const {
   int32_t count = 0;
   for (const Sequence* sequence : running_) {
-    const int32_t missing = pages_.pages_for(sequence->known_tokens()) - static_cast<int32_t>(sequence->pages.size());
+    int32_t missing = pages_.pages_for(sequence->known_tokens()) - static_cast<int32_t>(sequence->pages.size());
+    if (sequence->leader != nullptr) missing -= sequence->leader->fork_at / limits_.page_tokens;
     if (sequence->stage == Stage::kRunning) count += std::max(missing, 0);
   }
   return count;
@@ -116,6 +118,7 @@ bool Scheduler::ensure_pages(Sequence& sequence, int32_t positions) {
 }
 
 void Scheduler::preempt(Sequence& sequence) {
+  release_followers(sequence);
   sequence.stage = Stage::kPreempted;
   if (!sequence.pages.empty()) ++preemptions_;  // else it had not begun, and only goes back to its place in the queue
   release_when_idle(sequence);
@@ -182,6 +185,7 @@ void Scheduler::emit_row(Step& step, StepInFlight& record, Sequence& sequence) {
   sequence.planned_slot = -1;
   sequence.planned_tokens = 0;
   sequence.submitted = end;
+  if (!sequence.followers.empty() && end == sequence.fork_at) share_prefill(sequence);
   sequence.last_service = ++services_;
   ++sequence.rows_in_flight;
 }

@@ -1,6 +1,8 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 #include "base/check.h"
 
@@ -39,7 +41,7 @@ Scheduler::Scheduler(const engine::EngineLimits& limits, int32_t max_running)
   CHECK(limits.state_slots == 0 || limits.state_slots >= 2, "{} state slots", limits.state_slots);
 }
 
-void Scheduler::add(uint64_t id, Request request) {
+void Scheduler::add(uint64_t id, Request request, uint64_t leader) {
   CHECK(id > last_id_, "request {} after {}", id, last_id_);
   const Result<void> possible = check_request(request, limits_);
   CHECK(possible.ok(), "request {}: {}", id, possible.error().message());
@@ -49,9 +51,54 @@ void Scheduler::add(uint64_t id, Request request) {
   sequence->max_generated = generation_limit(request, limits_);
   sequence->request = std::move(request);
   sequence->adjustments = Adjustments(sequence->request);
+  const auto found = sequences_.find(leader);
+  if (found != sequences_.end()) follow(*sequence, *found->second);
   waiting_.push_back(sequence.get());
   sequences_.emplace(id, std::move(sequence));
   ++open_;
+}
+
+// Positions [0, fork) can be shared: whole pages, a cut, and at least one prompt token left to sample from.
+int32_t Scheduler::fork_position(const Request& request) const {
+  const int32_t unit = std::lcm(engine::kPrefillCut, limits_.page_tokens);
+  return (static_cast<int32_t>(request.prompt.size()) - 1) / unit * unit;
+}
+
+// A leader that has begun is too late; a follower whose prompt is scored runs all of it.
+void Scheduler::follow(Sequence& sequence, Sequence& leader) {
+  const bool begun = leader.submitted > 0 || leader.stage == Stage::kFinished || leader.replay_until > 0;
+  const int32_t fork_at = fork_position(sequence.request);
+  if (begun || fork_at == 0 || sequence.request.prompt_logprobs) return;
+  CHECK(sequence.request.prompt == leader.request.prompt, "sequences {} and {} share no prompt", sequence.id,
+        leader.id);
+  Sequence& first = leader.leader != nullptr ? *leader.leader : leader;
+  sequence.leader = &first;
+  first.followers.push_back(&sequence);
+  first.fork_at = fork_at;
+}
+
+// The leader's row that ends at fork_at is in the step being planned, and the slot that it writes is its state_slot.
+void Scheduler::share_prefill(Sequence& leader) {
+  for (Sequence* follower : leader.followers) {
+    follower->leader = nullptr;
+    if (follower->stage != Stage::kRunning) continue;
+    const int32_t page_count = leader.fork_at / limits_.page_tokens;
+    follower->pages.assign(leader.pages.begin(), leader.pages.begin() + page_count);
+    pages_.share(follower->pages);
+    follower->state_slot = leader.state_slot;
+    if (leader.state_slot >= 0) slots_.share(leader.state_slot);
+    follower->submitted = leader.fork_at;
+    shared_prompt_tokens_ += leader.fork_at;
+  }
+  leader.followers.clear();
+}
+
+// From both ends: the sequence leads and follows no more.
+void Scheduler::release_followers(Sequence& sequence) {
+  for (Sequence* follower : sequence.followers) follower->leader = nullptr;
+  sequence.followers.clear();
+  if (sequence.leader != nullptr) std::erase(sequence.leader->followers, &sequence);
+  sequence.leader = nullptr;
 }
 
 std::optional<Event> Scheduler::cancel(uint64_t id) {
@@ -114,6 +161,7 @@ void Scheduler::take_output(Sequence& sequence, const ops::SampleResult& result,
 Event Scheduler::finish(Sequence& sequence, FinishReason reason) {
   std::erase(running_, &sequence);
   std::erase(waiting_, &sequence);
+  release_followers(sequence);
   sequence.stage = Stage::kFinished;
   --open_;
   return {sequence.id, FinishEvent{reason, sequence.prompt_tokens(), static_cast<int32_t>(sequence.generated.size())}};
@@ -140,18 +188,18 @@ void Scheduler::release_when_idle(Sequence& sequence) {
 }
 
 int64_t Scheduler::pages_held() const {
-  int64_t count = 0;
-  for (const auto& [id, sequence] : sequences_) count += static_cast<int64_t>(sequence->pages.size());
-  return count;
+  std::set<int32_t> held;
+  for (const auto& [id, sequence] : sequences_) held.insert(sequence->pages.begin(), sequence->pages.end());
+  return static_cast<int64_t>(held.size());
 }
 
 int64_t Scheduler::slots_held() const {
-  int64_t count = 0;
-  for (const auto& [id, sequence] : sequences_) count += sequence->state_slot >= 0;
+  std::set<int32_t> held = {-1};
+  for (const auto& [id, sequence] : sequences_) held.insert(sequence->state_slot);
   for (const StepInFlight& step : in_flight_) {
-    for (const RowInFlight& row : step.rows) count += row.state_read >= 0;
+    for (const RowInFlight& row : step.rows) held.insert(row.state_read);
   }
-  return count;
+  return static_cast<int64_t>(held.size()) - 1;
 }
 
 }  // namespace assay::scheduler

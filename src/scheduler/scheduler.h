@@ -18,6 +18,12 @@
 // update() delivers what a result holds. Rows of a finished sequence that are still in flight are discarded then; its
 // pages and slots come back when the last of them is collected.
 //
+// A request that shares the prompt of an earlier one, its leader, waits while the leader runs its prefill. The leader's
+// prefill is cut at the last multiple of kPrefillCut and of the page size before the end of the prompt; when the row
+// that ends there is planned, the followers that were admitted take references to its pages and to its state slot, and
+// run the rest of the prompt by themselves. Cuts change no bits, so each gets what it would get alone. A follower whose
+// leader ends, is preempted or gets that far without it goes its own way.
+//
 // Owner: the loop, or a test.
 #pragma once
 
@@ -56,8 +62,9 @@ class Scheduler {
   // Needs a step that holds one prefill unit, and two state slots where the model has recurrent state.
   Scheduler(const engine::EngineLimits& limits, int32_t max_running);
 
-  // Ids rise from call to call. The request has passed check_request().
-  void add(uint64_t id, Request request);
+  // Ids rise from call to call. The request has passed check_request(). leader: an earlier request with the same
+  // prompt whose prefill this one may use; 0: none. A leader that is unknown or finished does not matter.
+  void add(uint64_t id, Request request, uint64_t leader = 0);
   // The finish event, or nothing when the id is unknown or finished.
   std::optional<Event> cancel(uint64_t id);
 
@@ -74,9 +81,10 @@ class Scheduler {
   // Sequences that can hold pages and state at once.
   int32_t max_running() const { return max_running_; }
   int64_t preemptions() const { return preemptions_; }
+  int64_t shared_prompt_tokens() const { return shared_prompt_tokens_; }
   const state::PagePool& pages() const { return pages_; }
   const state::SlotPool& slots() const { return slots_; }
-  // Page and slot indices held by sequences, counted one by one; equals what the pools call used, or something leaked.
+  // Different page and slot indices held by sequences; equals what the pools call used, or something leaked.
   int64_t pages_held() const;
   int64_t slots_held() const;
 
@@ -107,6 +115,10 @@ class Scheduler {
   bool extend(Plan& plan, Sequence& sequence);
   bool ensure_pages(Sequence& sequence, int32_t positions);
   void preempt(Sequence& sequence);
+  void follow(Sequence& sequence, Sequence& leader);
+  void share_prefill(Sequence& leader);
+  void release_followers(Sequence& sequence);
+  int32_t fork_position(const Request& request) const;
   engine::Step emit(Plan& plan);
   void emit_row(engine::Step& step, StepInFlight& record, Sequence& sequence);
 
@@ -127,7 +139,8 @@ class Scheduler {
   uint64_t last_id_ = 0;
   int32_t open_ = 0;
   int64_t preemptions_ = 0;
-  bool unit_blocked_ = false;  // the step before had no room for any unit of prefill or replay
+  int64_t shared_prompt_tokens_ = 0;  // prompt tokens that followers did not run
+  bool unit_blocked_ = false;         // the step before had no room for any unit of prefill or replay
 };
 
 }  // namespace assay::scheduler

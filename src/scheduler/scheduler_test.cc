@@ -300,6 +300,51 @@ TEST(Scheduler, CancelsWaitingAndRunningOnes) {
   EXPECT_EQ(scheduler.slots().used(), 0);
 }
 
+TEST(Scheduler, FollowersUseThePrefillOfTheirLeader) {
+  Scheduler scheduler(small_limits(), 8);
+  Request request = request_of(200, 2);
+  scheduler.add(1, request);
+  scheduler.add(2, request, 1);
+  scheduler.add(3, request, 2);
+  const Step first = *scheduler.schedule();
+  EXPECT_THAT(sequences(first), ElementsAre(1));
+  EXPECT_THAT(token_counts(first), ElementsAre(192));  // the last multiple of 64 before the end
+  scheduler.update(result_of(first, 9));
+  const Step second = *scheduler.schedule();
+  EXPECT_THAT(sequences(second), testing::UnorderedElementsAre(1, 2, 3));
+  EXPECT_THAT(token_counts(second), ElementsAre(8, 8, 8));
+  for (const StepRow& row : second.rows) {
+    EXPECT_EQ(row.state_read, first.rows[0].state_write);
+    EXPECT_EQ(row.page_count, 13);
+    EXPECT_TRUE(std::equal(first.pages.begin(), first.pages.end(), second.pages.begin() + row.first_page));
+  }
+  EXPECT_EQ(scheduler.pages().used(), 12 + 3);
+  EXPECT_EQ(scheduler.shared_prompt_tokens(), 2 * 192);
+  scheduler.update(result_of(second, 9));
+  EXPECT_EQ(scheduler.slots().used(), 3);
+  const Step third = *scheduler.schedule();
+  EXPECT_THAT(third.freed_slots, ElementsAre(first.rows[0].state_write));
+  scheduler.cancel(1);
+  scheduler.update(result_of(third, 9));
+  EXPECT_EQ(scheduler.open(), 0);
+  EXPECT_EQ(scheduler.pages().used(), 0);
+  EXPECT_EQ(scheduler.slots().used(), 0);
+}
+
+TEST(Scheduler, FollowersGoOnWithoutTheirLeader) {
+  Scheduler scheduler(small_limits(), 8);
+  const Request request = request_of(200, 1);
+  scheduler.add(1, request);
+  scheduler.add(2, request, 1);
+  scheduler.cancel(1);
+  const Step step = *scheduler.schedule();
+  EXPECT_THAT(sequences(step), ElementsAre(2));
+  EXPECT_THAT(token_counts(step), ElementsAre(200));
+  scheduler.update(result_of(step, 9));
+  scheduler.add(3, request, 2);  // finished
+  EXPECT_THAT(token_counts(*scheduler.schedule()), ElementsAre(200));
+}
+
 TEST(CheckRequest, SaysWhatIsImpossible) {
   engine::EngineLimits limits = small_limits();
   limits.page_count = 10;  // of 16 positions

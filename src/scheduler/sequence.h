@@ -38,6 +38,12 @@ struct Sequence {
   std::vector<int32_t> pages;  // page i holds positions [i * page_tokens, (i + 1) * page_tokens)
   int32_t state_slot = -1;     // written by its latest row
 
+  // Shared prefill. A follower waits while it has a leader; a leader's prefill is cut at fork_at while it has
+  // followers.
+  Sequence* leader = nullptr;
+  std::vector<Sequence*> followers;
+  int32_t fork_at = 0;
+
   std::vector<ops::SampleResult> prompt_logprobs;
   int32_t targets_requested = 0;  // prompt positions whose target was asked for, in order
 
@@ -51,7 +57,7 @@ struct Sequence {
   // Its next row is a decode row, not a unit of prefill or replay.
   bool decoding() const { return submitted >= prompt_tokens() && submitted >= replay_until; }
   bool runnable() const {
-    if (stage != Stage::kRunning || (pending > 0 && adjustments.needs_history())) return false;
+    if (stage != Stage::kRunning || leader != nullptr || (pending > 0 && adjustments.needs_history())) return false;
     return !decoding() || known_tokens() - prompt_tokens() < max_generated;
   }
   engine::Phase phase() const {
@@ -60,6 +66,7 @@ struct Sequence {
   }
   // Where a row that starts at `submitted` ends at the latest: phases do not mix in a row.
   int32_t phase_end() const {
+    if (!followers.empty() && submitted < fork_at) return fork_at;
     if (submitted < prompt_tokens()) return prompt_tokens();
     return decoding() ? submitted + 1 : replay_until;
   }

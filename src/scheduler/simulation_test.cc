@@ -25,6 +25,7 @@ struct Outcome {
 // What happened over many seeds: a simulation that never met the hard cases shows nothing.
 struct Coverage {
   int64_t preemptions = 0;
+  int64_t shared_prompt_tokens = 0;
   int64_t verify_rows = 0;
   int64_t refused = 0;
   int64_t finished[4] = {};
@@ -72,6 +73,7 @@ class Simulation {
     EXPECT_EQ(scheduler_->slots().used(), 0);
     check_outcomes();
     coverage_.preemptions += scheduler_->preemptions();
+    coverage_.shared_prompt_tokens += scheduler_->shared_prompt_tokens();
     coverage_.verify_rows += engine_->rows_run(engine::Phase::kVerify);
   }
 
@@ -102,9 +104,13 @@ class Simulation {
       ++coverage_.refused;
       return;
     }
-    const uint64_t id = ++last_id_;
-    requests_[id] = request;
-    scheduler_->add(id, std::move(request));
+    const uint64_t leader = last_id_ + 1;
+    for (int copies = between(0, 3) == 0 ? between(2, 6) : 1; copies > 0; --copies) {
+      const uint64_t id = ++last_id_;
+      requests_[id] = request;
+      scheduler_->add(id, request, id == leader ? 0 : between(static_cast<int>(leader), static_cast<int>(id) - 1));
+      request.seed = random_();
+    }
   }
 
   void cancel() {
@@ -237,6 +243,7 @@ TEST(Simulation, EveryRequestGetsTheTokensOfASoloRun) {
   }
   EXPECT_GT(coverage.preemptions, 500);
   EXPECT_GT(coverage.verify_rows, 500);
+  EXPECT_GT(coverage.shared_prompt_tokens, 64 * 500);
   EXPECT_GT(coverage.mixed_steps, 500);
   EXPECT_GT(coverage.stops_with_rows_in_flight, 100);
   EXPECT_GT(coverage.prompts_scored, 100);
@@ -245,6 +252,7 @@ TEST(Simulation, EveryRequestGetsTheTokensOfASoloRun) {
   RecordProperty("preemptions", std::to_string(coverage.preemptions));
   RecordProperty("requests", std::to_string(coverage.finished[0] + coverage.finished[1] + coverage.finished[2] +
                                             coverage.finished[3]));
+  RecordProperty("shared_prompt_tokens", std::to_string(coverage.shared_prompt_tokens));
   RecordProperty("verify_rows", std::to_string(coverage.verify_rows));
 }
 

@@ -11,7 +11,7 @@ IndexPool::IndexPool(const char* kind, int32_t count) : kind_(kind) {
   CHECK(count >= 0, "{} pool of {}", kind, count);
   heap_.resize(count);
   for (int32_t i = 0; i < count; ++i) heap_[i] = i;  // rising order is a heap
-  taken_.assign(count, 0);
+  holders_.assign(count, 0);
   freed_.assign(count, 0);
   freed_list_.reserve(count);
 }
@@ -21,13 +21,18 @@ int32_t IndexPool::take() {
   std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
   const int32_t index = heap_.back();
   heap_.pop_back();
-  taken_[index] = 1;
+  holders_[index] = 1;
   return index;
+}
+
+void IndexPool::share(int32_t index) {
+  CHECK(is_taken(index), "{} {} shared but not taken", kind_, index);
+  ++holders_[index];
 }
 
 void IndexPool::release(int32_t index) {
   CHECK(is_taken(index), "{} {} released but not taken", kind_, index);
-  taken_[index] = 0;
+  if (--holders_[index] > 0) return;
   if (!freed_[index]) freed_list_.push_back(index);
   freed_[index] = 1;
   heap_.push_back(index);
@@ -44,7 +49,7 @@ std::vector<int32_t> IndexPool::collect_freed() {
 
 bool IndexPool::is_taken(int32_t index) const {
   CHECK(index >= 0 && index < total(), "{} {} of a pool of {}", kind_, index, total());
-  return taken_[index] != 0;
+  return holders_[index] > 0;
 }
 
 }  // namespace assay::state

@@ -19,6 +19,10 @@ bool PagePool::allocate(int32_t count, std::vector<int32_t>& pages) {
   return true;
 }
 
+void PagePool::share(std::span<const int32_t> pages) {
+  for (const int32_t page : pages) pool_.share(page);
+}
+
 void PagePool::release(std::span<const int32_t> pages) {
   for (const int32_t page : pages) pool_.release(page);
 }

@@ -20,6 +20,7 @@ class PagePool {
 
   // Appends `count` pages to `pages`; false, and nothing taken, when fewer are free.
   bool allocate(int32_t count, std::vector<int32_t>& pages);
+  void share(std::span<const int32_t> pages);  // one holder more for each
   void release(std::span<const int32_t> pages);
   // See IndexPool::collect_freed().
   std::vector<int32_t> collect_freed() { return pool_.collect_freed(); }

@@ -15,7 +15,8 @@ class SlotPool {
  public:
   explicit SlotPool(int32_t slot_count) : pool_("slot", slot_count) {}
 
-  int32_t allocate() { return pool_.take(); }  // -1: none is free
+  int32_t allocate() { return pool_.take(); }      // -1: none is free
+  void share(int32_t slot) { pool_.share(slot); }  // one holder more
   void release(int32_t slot) { pool_.release(slot); }
   // See IndexPool::collect_freed().
   std::vector<int32_t> collect_freed() { return pool_.collect_freed(); }
