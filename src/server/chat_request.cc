@@ -2,86 +2,15 @@
 
 #include <fmt/core.h>
 
-#include <array>
-#include <cmath>
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-
-#include "server/json_bounds.h"
 
 namespace assay::server {
 
 using Json = nlohmann::ordered_json;
-using MaybeError = std::optional<ApiError>;
 
 namespace {
-
-constexpr std::array<std::string_view, 19> kKnownFields = {"messages",
-                                                           "model",
-                                                           "max_tokens",
-                                                           "max_completion_tokens",
-                                                           "temperature",
-                                                           "top_p",
-                                                           "top_k",
-                                                           "min_p",
-                                                           "seed",
-                                                           "stop",
-                                                           "logprobs",
-                                                           "top_logprobs",
-                                                           "stream",
-                                                           "stream_options",
-                                                           "tools",
-                                                           "n",
-                                                           "chat_template_kwargs",
-                                                           "user",
-                                                           "metadata"};
-
-#define ASSAY_FIELD(expr)                      \
-  do {                                         \
-    if (auto refused = (expr)) return refused; \
-  } while (0)
-
-// The member, or null if it is absent or null.
-const Json* member(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-MaybeError wrong_type(const std::string& param, std::string_view wanted, const Json& got) {
-  return invalid_field(param, fmt::format("{} must be {}, not {}", param, wanted, got.type_name()));
-}
-
-MaybeError read_bool(const Json& object, const char* name, bool& out) {
-  const Json* value = member(object, name);
-  if (!value) return {};
-  if (!value->is_boolean()) return wrong_type(name, "a boolean", *value);
-  out = value->get<bool>();
-  return {};
-}
-
-MaybeError read_number(const Json& object, const char* name, double low, double high, std::optional<float>& out) {
-  const Json* value = member(object, name);
-  if (!value) return {};
-  if (!value->is_number()) return wrong_type(name, "a number", *value);
-  const double number = value->get<double>();
-  if (!(number >= low && number <= high)) {
-    return invalid_field(name, fmt::format("{} must be from {} to {}, not {}", name, low, high, number));
-  }
-  out = static_cast<float>(number);
-  return {};
-}
-
-MaybeError read_int(const Json& object, const char* name, int64_t low, int64_t high, std::optional<int32_t>& out) {
-  const Json* value = member(object, name);
-  if (!value) return {};
-  if (!value->is_number_integer()) return wrong_type(name, "an integer", *value);
-  const bool huge = value->is_number_unsigned() && value->get<uint64_t>() > std::numeric_limits<int64_t>::max();
-  const int64_t number = huge ? std::numeric_limits<int64_t>::max() : value->get<int64_t>();
-  if (number < low) return invalid_field(name, fmt::format("{} must be >= {}, not {}", name, low, number));
-  if (number > high) return invalid_field(name, fmt::format("{} must be <= {}, not {}", name, high, number));
-  out = static_cast<int32_t>(number);
-  return {};
-}
 
 MaybeError read_content(const Json& content, const std::string& where) {
   if (content.is_string() || content.is_null()) return {};
@@ -186,46 +115,52 @@ MaybeError read_template_kwargs(const Json& body, Json& context) {
   return {};
 }
 
-MaybeError read_stop(const Json& body, std::vector<std::string>& stop) {
-  const Json* value = member(body, "stop");
-  if (!value) return {};
-  const Json list = value->is_array() ? *value : Json::array({*value});
-  if (list.size() > kMaxStopStrings) {
-    return invalid_field("stop", fmt::format("stop may hold at most {} strings, not {}", kMaxStopStrings, list.size()));
+// Whether `tools` has a function of this name.
+bool has_tool(const Json& tools, const std::string& name) {
+  return std::any_of(tools.begin(), tools.end(), [&](const Json& tool) { return tool["function"]["name"] == name; });
+}
+
+MaybeError read_tool_choice(const Json& body, const Json& context, ChatRequest& request) {
+  const Json* choice = member(body, "tool_choice");
+  const auto tools = context.find("tools");
+  request.tool_choice = tools == context.end() ? ToolChoice::kNone : ToolChoice::kAuto;
+  if (!choice) return {};
+  if (choice->is_string() && *choice == "none") {
+    request.tool_choice = ToolChoice::kNone;
+    return {};
   }
-  for (const Json& item : list) {
-    if (!item.is_string()) return wrong_type("stop", "a string or a list of strings", item);
-    const auto& text = item.get_ref<const std::string&>();
-    if (text.empty()) return invalid_field("stop", "stop must not hold an empty string");
-    if (text.size() > kMaxStopBytes) {
-      return invalid_field("stop",
-                           fmt::format("a stop string may have at most {} bytes, not {}", kMaxStopBytes, text.size()));
-    }
-    stop.push_back(text);
+  if (choice->is_string() && *choice == "auto") return {};
+  if (tools == context.end()) return invalid_field("tool_choice", "tool_choice needs tools");
+  if (choice->is_string() && *choice == "required") {
+    request.tool_choice = ToolChoice::kRequired;
+    return {};
+  }
+  if (!choice->is_object()) {
+    return invalid_field("tool_choice", "tool_choice must be none, auto, required or an object that names a function");
+  }
+  const Json* type = member(*choice, "type");
+  const Json* function = member(*choice, "function");
+  const Json* name = function && function->is_object() ? member(*function, "name") : nullptr;
+  if (!type || *type != "function" || !name || !name->is_string()) {
+    return invalid_field("tool_choice",
+                         "tool_choice must be of the form {\"type\": \"function\", \"function\": {\"name\": NAME}}");
+  }
+  request.tool_choice = ToolChoice::kNamed;
+  request.tool_name = name->get<std::string>();
+  if (!has_tool(*tools, request.tool_name)) {
+    return invalid_field("tool_choice", fmt::format("tool_choice names {}, which is not among the tools",
+                                                    request.tool_name.substr(0, 128)));
   }
   return {};
 }
 
-MaybeError read_sampling(const Json& body, ChatRequest& request) {
-  ASSAY_FIELD(read_number(body, "temperature", 0, 2, request.temperature));
-  ASSAY_FIELD(read_number(body, "top_p", 0, 1, request.top_p));
-  ASSAY_FIELD(read_number(body, "min_p", 0, 1, request.min_p));
+MaybeError read_lengths_and_logprobs(const Json& body, ChatRequest& request) {
   constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-  ASSAY_FIELD(read_int(body, "top_k", -1, kMaxInt, request.top_k));
-  if (request.top_k == -1) request.top_k = 0;
-  if (const Json* seed = member(body, "seed")) {
-    if (!seed->is_number_integer()) return wrong_type("seed", "an integer", *seed);
-    request.seed = seed->is_number_unsigned() ? seed->get<uint64_t>() : static_cast<uint64_t>(seed->get<int64_t>());
-  }
   ASSAY_FIELD(read_int(body, "max_tokens", 1, kMaxInt, request.max_tokens));
   ASSAY_FIELD(read_int(body, "max_completion_tokens", 1, kMaxInt, request.max_tokens));
-  std::optional<int32_t> choices;
-  ASSAY_FIELD(read_int(body, "n", 1, kMaxInt, choices));
-  if (choices && *choices != 1) return invalid_field("n", fmt::format("n must be 1, not {}", *choices));
-  return read_stop(body, request.stop);
-}
-
-MaybeError read_output_options(const Json& body, ChatRequest& request) {
+  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
+    return invalid_field("min_tokens", fmt::format("min_tokens must be at most max_tokens, {}", *request.max_tokens));
+  }
   ASSAY_FIELD(read_bool(body, "logprobs", request.logprobs));
   std::optional<int32_t> top;
   ASSAY_FIELD(read_int(body, "top_logprobs", 0, kMaxTopLogprobs, top));
@@ -233,65 +168,45 @@ MaybeError read_output_options(const Json& body, ChatRequest& request) {
     return invalid_field("top_logprobs", "top_logprobs needs logprobs to be true");
   }
   request.top_logprobs = top.value_or(0);
-  ASSAY_FIELD(read_bool(body, "stream", request.stream));
-  if (const Json* options = member(body, "stream_options")) {
-    if (!options->is_object()) return wrong_type("stream_options", "an object", *options);
-    if (!request.stream) return invalid_field("stream_options", "stream_options needs stream to be true");
-    const Json* include = member(*options, "include_usage");
-    if (include && !include->is_boolean()) return wrong_type("stream_options.include_usage", "a boolean", *include);
-    request.include_usage = include && include->get<bool>();
-  }
-  return {};
-}
-
-MaybeError parse_json(std::string_view text, Json& body) {
-  ApiError error;
-  error.code = "invalid_json";
-  switch (check_json_bounds(text, kMaxJsonDepth, kMaxObjectMembers)) {
-    case JsonBounds::kTooDeep:
-      error.message = fmt::format("The body's JSON nests deeper than {} levels", kMaxJsonDepth);
-      return error;
-    case JsonBounds::kTooManyMembers:
-      error.message = fmt::format("An object of the body has more than {} members", kMaxObjectMembers);
-      return error;
-    case JsonBounds::kOk:
-      break;
-  }
-  try {
-    body = Json::parse(text);
-  } catch (const Json::exception& problem) {
-    error.message = fmt::format("The body is not valid JSON: {}", problem.what());
-    return error;
-  }
-  if (!body.is_object()) {
-    error.message = fmt::format("The body must be a JSON object, not {}", body.type_name());
-    return error;
-  }
   return {};
 }
 
 }  // namespace
 
-std::optional<ApiError> parse_chat_request(std::string_view text, ChatRequest& request) {
-  Json body;
-  ASSAY_FIELD(parse_json(text, body));
-  if (const Json* model = member(body, "model")) {
-    if (!model->is_string()) return wrong_type("model", "a string", *model);
-    request.model = model->get<std::string>();
-  }
-  Json context = Json::object();
+MaybeError read_chat_context(const Json& body, Json& context) {
   ASSAY_FIELD(read_messages(body, context));
   ASSAY_FIELD(read_tools(body, context));
   context["add_generation_prompt"] = true;
   ASSAY_FIELD(read_template_kwargs(body, context));
-  ASSAY_FIELD(read_sampling(body, request));
-  ASSAY_FIELD(read_output_options(body, request));
-  request.context = std::make_shared<const Json>(std::move(context));
-  for (const auto& [name, value] : body.items()) {
-    bool known = false;
-    for (std::string_view field : kKnownFields) known = known || field == name;
-    if (!known) request.ignored_fields.push_back(name);
+  if (const Json* prompt = member(body, "add_generation_prompt")) {
+    if (!prompt->is_boolean()) return wrong_type("add_generation_prompt", "a boolean", *prompt);
+    context["add_generation_prompt"] = *prompt;
   }
+  return {};
+}
+
+MaybeError parse_chat_request(std::string_view text, ChatRequest& request) {
+  Json body;
+  ASSAY_FIELD(parse_body(text, body));
+  Json context = Json::object();
+  ASSAY_FIELD(read_chat_context(body, context));
+  ASSAY_FIELD(read_generation_options(body, request));
+  ASSAY_FIELD(read_lengths_and_logprobs(body, request));
+  ASSAY_FIELD(read_tool_choice(body, context, request));
+  ASSAY_FIELD(read_bool(body, "parallel_tool_calls", request.parallel_tool_calls));
+  for (const char* name : {"functions", "function_call"}) {
+    if (member(body, name)) return invalid_field(name, fmt::format("{} is not supported: use tools", name));
+  }
+  if (request.tool_choice == ToolChoice::kNone) {
+    context.erase("tools");
+  } else {
+    request.tools = std::make_shared<const text::ToolSchemas>(context["tools"]);
+  }
+  request.context = std::make_shared<const Json>(std::move(context));
+  note_ignored_fields(body,
+                      {"messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice",
+                       "parallel_tool_calls", "chat_template_kwargs", "add_generation_prompt"},
+                      request);
   return {};
 }
 

@@ -80,8 +80,8 @@ TEST(ChatRequest, TemplateContext) {
 }
 
 TEST(ChatRequest, UnknownFieldsAreNamed) {
-  EXPECT_EQ(accepted(with(R"("frequency_penalty":0,"foo":{"x":1})")).ignored_fields,
-            (std::vector<std::string>{"frequency_penalty", "foo"}));
+  EXPECT_EQ(accepted(with(R"("bar":0,"foo":{"x":1},"user":"me")")).ignored_fields,
+            (std::vector<std::string>{"bar", "foo"}));
 }
 
 TEST(ChatRequest, SeedAndTopKForms) {
@@ -89,6 +89,45 @@ TEST(ChatRequest, SeedAndTopKForms) {
   EXPECT_EQ(accepted(with(R"("seed":18446744073709551615)")).seed, ~uint64_t{0});
   EXPECT_EQ(accepted(with(R"("top_k":-1)")).top_k, 0);
   EXPECT_EQ(accepted(with(R"("stop":"x")")).stop, std::vector<std::string>{"x"});
+}
+
+const std::string kTool = R"("tools":[{"type":"function","function":{"name":"f"}}])";
+
+TEST(ChatRequest, ToolChoice) {
+  EXPECT_EQ(accepted(with("")).tool_choice, ToolChoice::kNone);
+  EXPECT_EQ(accepted(with(R"("tool_choice":"auto")")).tool_choice, ToolChoice::kNone);
+  const ChatRequest automatic = accepted(with(kTool));
+  EXPECT_EQ(automatic.tool_choice, ToolChoice::kAuto);
+  EXPECT_TRUE(automatic.tools->has("f"));
+  EXPECT_TRUE(automatic.parallel_tool_calls);
+  const ChatRequest none = accepted(with(kTool + R"(,"tool_choice":"none")"));
+  EXPECT_EQ(none.tool_choice, ToolChoice::kNone);
+  EXPECT_FALSE(none.context->contains("tools")) << "the template does not show tools that must not be called";
+  EXPECT_EQ(none.tools, nullptr);
+  EXPECT_EQ(accepted(with(kTool + R"(,"tool_choice":"required")")).tool_choice, ToolChoice::kRequired);
+  const ChatRequest named = accepted(with(kTool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})"));
+  EXPECT_EQ(named.tool_choice, ToolChoice::kNamed);
+  EXPECT_EQ(named.tool_name, "f");
+}
+
+TEST(ChatRequest, ReadsTheFieldsOfPeers) {
+  const ChatRequest request = accepted(
+      with(R"("presence_penalty":1.5,"frequency_penalty":-2,"repetition_penalty":1.1,"logit_bias":{"7":-100,"8":2.5},)"
+           R"("min_tokens":3,"ignore_eos":true,"stop_token_ids":[5,6],"include_stop_str_in_output":true,"n":3,)"
+           R"("return_token_ids":true,"prompt_logprobs":2,"skip_special_tokens":false,"parallel_tool_calls":false,)"
+           R"("response_format":{"type":"text"},"add_generation_prompt":false)"));
+  EXPECT_EQ(request.presence_penalty, 1.5f);
+  EXPECT_EQ(request.frequency_penalty, -2.0f);
+  EXPECT_EQ(request.repetition_penalty, 1.1f);
+  EXPECT_EQ(request.logit_bias, (std::vector<std::pair<int32_t, float>>{{7, -100.0f}, {8, 2.5f}}));
+  EXPECT_EQ(request.min_tokens, 3);
+  EXPECT_TRUE(request.ignore_eos && request.include_stop_str_in_output && request.return_token_ids);
+  EXPECT_EQ(request.stop_token_ids, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(request.n, 3);
+  EXPECT_EQ(request.prompt_logprobs, 2);
+  EXPECT_FALSE(request.skip_special_tokens || request.parallel_tool_calls);
+  EXPECT_EQ(request.context->at("add_generation_prompt"), false);
+  EXPECT_TRUE(request.ignored_fields.empty());
 }
 
 TEST(ChatRequest, RefusalsNameTheField) {
@@ -141,8 +180,44 @@ TEST(ChatRequest, RefusalsNameTheField) {
       {with(R"("tools":[{"type":"function"}])"), "tools[0].function", "object"},
       {with(R"("tools":[{"type":"web","function":{"name":"x"}}])"), "tools[0].type", "function"},
       {with(R"("tools":[{"type":"function","function":{"name":""}}])"), "tools[0].function.name", "empty"},
-      {with(R"("n":2)"), "n", "must be 1"},
+      {with(R"("n":129)"), "n", "<= 128"},
       {with(R"("n":0)"), "n", ">= 1"},
+      {with(R"("n":"2")"), "n", "integer"},
+      {with(R"("presence_penalty":2.5)"), "presence_penalty", "-2 to 2"},
+      {with(R"("frequency_penalty":"x")"), "frequency_penalty", "number"},
+      {with(R"("repetition_penalty":0)"), "repetition_penalty", "0.01 to 100"},
+      {with(R"("logit_bias":[])"), "logit_bias", "object"},
+      {with(R"("logit_bias":{"x":1})"), "logit_bias.x", "token id"},
+      {with(R"("logit_bias":{"-1":1})"), "logit_bias.-1", "token id"},
+      {with(R"("logit_bias":{"7":101})"), "logit_bias.7", "-100 to 100"},
+      {with(R"("logit_bias":{"7":"1"})"), "logit_bias.7", "number"},
+      {with(R"("min_tokens":-1)"), "min_tokens", ">= 0"},
+      {with(R"("min_tokens":5,"max_tokens":4)"), "min_tokens", "max_tokens"},
+      {with(R"("ignore_eos":1)"), "ignore_eos", "boolean"},
+      {with(R"("stop_token_ids":5)"), "stop_token_ids", "list"},
+      {with(R"("stop_token_ids":["5"])"), "stop_token_ids", "token ids"},
+      {with(R"("stop_token_ids":[-5])"), "stop_token_ids", "no token id"},
+      {with(R"("stop_token_ids":[18446744073709551615])"), "stop_token_ids", "no token id"},
+      {with(R"("include_stop_str_in_output":"no")"), "include_stop_str_in_output", "boolean"},
+      {with(R"("skip_special_tokens":0)"), "skip_special_tokens", "boolean"},
+      {with(R"("return_token_ids":1)"), "return_token_ids", "boolean"},
+      {with(R"("prompt_logprobs":21)"), "prompt_logprobs", "<= 20"},
+      {with(R"("prompt_logprobs":1,"stream":true)"), "prompt_logprobs", "stream"},
+      {with(R"("add_generation_prompt":1)"), "add_generation_prompt", "boolean"},
+      {with(R"("response_format":"json")"), "response_format", "object"},
+      {with(R"("response_format":{})"), "response_format.type", "string"},
+      {with(R"("response_format":{"type":"json_object"})"), "response_format", "json_object"},
+      {with(R"("response_format":{"type":"json_schema","json_schema":{}})"), "response_format", "not supported yet"},
+      {with(R"("grammar":"root ::= x")"), "grammar", "not supported yet"},
+      {with(R"("guided_json":{})"), "guided_json", "not supported yet"},
+      {with(R"("structured_outputs":{})"), "structured_outputs", "not supported yet"},
+      {with(R"("tool_choice":"required")"), "tool_choice", "needs tools"},
+      {with(kTool + R"(,"tool_choice":"any")"), "tool_choice", "none, auto, required"},
+      {with(kTool + R"(,"tool_choice":5)"), "tool_choice", "none, auto, required"},
+      {with(kTool + R"(,"tool_choice":{"type":"function"})"), "tool_choice", "form"},
+      {with(kTool + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})"), "tool_choice", "not among"},
+      {with(R"("parallel_tool_calls":"x")"), "parallel_tool_calls", "boolean"},
+      {with(R"("functions":[{}])"), "functions", "tools"},
       {with(R"("model":3)"), "model", "string"},
       {with(R"("chat_template_kwargs":[])"), "chat_template_kwargs", "object"},
       {with(R"("chat_template_kwargs":{"messages":[]})"), "chat_template_kwargs.messages", "field"},

@@ -1,6 +1,6 @@
 #include "server/chat_response.h"
 
-#include <cmath>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "text/utf8.h"
@@ -10,14 +10,6 @@ namespace assay::server {
 using Json = nlohmann::ordered_json;
 
 namespace {
-
-constexpr double kLogprobFloor = -9999.0;
-
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-double json_logprob(float logprob) {
-  return std::isfinite(logprob) && logprob > kLogprobFloor ? static_cast<double>(logprob) : kLogprobFloor;
-}
 
 Json token_entry(const LogprobList& list, int32_t id, float logprob) {
   const std::string_view bytes = list.token_bytes(id);
@@ -35,7 +27,7 @@ Json logprobs_json(const LogprobList* list) {
   for (const ops::SampleResult& token : list->tokens) {
     Json entry = token_entry(*list, token.token, token.logprob);
     Json& top = entry["top_logprobs"] = Json::array();
-    for (int32_t i = 0; i < token.top_count; ++i) {
+    for (int32_t i = 0; i < std::min(token.top_count, list->alternatives); ++i) {
       top.push_back(token_entry(*list, token.top_ids[i], token.top_logprobs[i]));
     }
     content.push_back(std::move(entry));
@@ -45,98 +37,111 @@ Json logprobs_json(const LogprobList* list) {
   return json;
 }
 
-Json head_json(const CompletionHead& head, const char* object) {
-  Json json;
-  json["id"] = head.id;
-  json["object"] = object;
-  json["created"] = head.created;
-  json["model"] = head.model;
-  json["system_fingerprint"] = head.fingerprint;
-  return json;
-}
-
-std::string choice_chunk(const CompletionHead& head, Json delta, const LogprobList* logprobs, const Finish* finish) {
+std::string choice_chunk(const CompletionHead& head, Json delta, const ChoiceParts& parts, const ChoiceFinish* finish) {
   Json choice;
-  choice["index"] = 0;
+  choice["index"] = parts.index;
   choice["delta"] = std::move(delta);
-  choice["logprobs"] = logprobs_json(logprobs);
+  choice["logprobs"] = logprobs_json(parts.logprobs);
   choice["finish_reason"] = finish ? Json(finish->reason) : Json(nullptr);
-  if (finish) choice["stop_reason"] = finish->stop_string ? Json(*finish->stop_string) : Json(nullptr);
+  if (finish) choice["stop_reason"] = stop_reason_json(*finish);
+  if (parts.token_ids) choice["token_ids"] = *parts.token_ids;
   Json json = head_json(head, "chat.completion.chunk");
   json["choices"] = Json::array({std::move(choice)});
-  return dump(json);
-}
-
-Json usage_json(const Usage& usage) {
-  Json json;
-  json["prompt_tokens"] = usage.prompt_tokens;
-  json["completion_tokens"] = usage.completion_tokens;
-  json["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
-  json["prompt_tokens_details"] = {{"cached_tokens", 0}};
-  json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
-  return json;
+  if (parts.prompt_token_ids) json["prompt_token_ids"] = *parts.prompt_token_ids;
+  return dump_json(json);
 }
 
 }  // namespace
 
-std::string role_chunk(const CompletionHead& head) {
+std::string role_chunk(const CompletionHead& head, const ChoiceParts& parts) {
   Json delta;
   delta["role"] = "assistant";
   delta["content"] = "";
-  return choice_chunk(head, std::move(delta), nullptr, nullptr);
+  return choice_chunk(head, std::move(delta), parts, nullptr);
 }
 
-std::string reasoning_chunk(const CompletionHead& head, std::string_view text, const LogprobList* logprobs) {
+std::string reasoning_chunk(const CompletionHead& head, std::string_view text, const ChoiceParts& parts) {
   Json delta;
   delta["reasoning_content"] = text;
   delta["reasoning"] = text;
-  return choice_chunk(head, std::move(delta), logprobs, nullptr);
+  return choice_chunk(head, std::move(delta), parts, nullptr);
 }
 
-std::string content_chunk(const CompletionHead& head, std::string_view text, const LogprobList* logprobs) {
+std::string content_chunk(const CompletionHead& head, std::string_view text, const ChoiceParts& parts) {
   Json delta;
   delta["content"] = text;
-  return choice_chunk(head, std::move(delta), logprobs, nullptr);
+  return choice_chunk(head, std::move(delta), parts, nullptr);
 }
 
-std::string finish_chunk(const CompletionHead& head, const Finish& finish, const LogprobList* logprobs) {
-  return choice_chunk(head, Json::object(), logprobs, &finish);
+std::string tool_call_chunk(const CompletionHead& head, int32_t call, std::string_view id, std::string_view name,
+                            const ChoiceParts& parts) {
+  Json entry;
+  entry["index"] = call;
+  entry["id"] = id;
+  entry["type"] = "function";
+  entry["function"] = {{"name", name}, {"arguments", ""}};
+  Json delta;
+  delta["tool_calls"] = Json::array({std::move(entry)});
+  return choice_chunk(head, std::move(delta), parts, nullptr);
+}
+
+std::string arguments_chunk(const CompletionHead& head, int32_t call, std::string_view fragment,
+                            const ChoiceParts& parts) {
+  Json entry;
+  entry["index"] = call;
+  entry["function"]["arguments"] = fragment;
+  Json delta;
+  delta["tool_calls"] = Json::array({std::move(entry)});
+  return choice_chunk(head, std::move(delta), parts, nullptr);
+}
+
+std::string finish_chunk(const CompletionHead& head, const ChoiceFinish& finish, const ChoiceParts& parts) {
+  return choice_chunk(head, Json::object(), parts, &finish);
 }
 
 std::string usage_chunk(const CompletionHead& head, const Usage& usage) {
   Json json = head_json(head, "chat.completion.chunk");
   json["choices"] = Json::array();
   json["usage"] = usage_json(usage);
-  return dump(json);
+  return dump_json(json);
 }
 
-std::string completion_body(const CompletionHead& head, const text::TextDelta& message, const Finish& finish,
-                            const Usage& usage, const LogprobList* logprobs) {
-  Json reply;
-  reply["role"] = "assistant";
-  reply["content"] = message.content;
-  reply["refusal"] = nullptr;
-  for (const char* name : {"reasoning_content", "reasoning"}) {
-    reply[name] = message.reasoning.empty() ? Json(nullptr) : Json(message.reasoning);
+std::string completion_body(const CompletionHead& head, const std::vector<ChatChoice>& choices, const Usage& usage,
+                            const LogprobList* prompt_logprobs) {
+  Json list = Json::array();
+  for (const ChatChoice& one : choices) {
+    Json reply;
+    reply["role"] = "assistant";
+    reply["content"] = one.content.empty() && !one.tool_calls.empty() ? Json(nullptr) : Json(one.content);
+    reply["refusal"] = nullptr;
+    for (const char* name : {"reasoning_content", "reasoning"}) {
+      reply[name] = one.reasoning.empty() ? Json(nullptr) : Json(one.reasoning);
+    }
+    Json& calls = reply["tool_calls"] = Json::array();
+    for (const ToolCall& call : one.tool_calls) {
+      Json entry;
+      entry["id"] = call.id;
+      entry["type"] = "function";
+      entry["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+      calls.push_back(std::move(entry));
+    }
+    Json choice;
+    choice["index"] = one.parts.index;
+    choice["message"] = std::move(reply);
+    choice["logprobs"] = logprobs_json(one.parts.logprobs);
+    choice["finish_reason"] = one.finish.reason;
+    choice["stop_reason"] = stop_reason_json(one.finish);
+    if (one.parts.token_ids) choice["token_ids"] = *one.parts.token_ids;
+    list.push_back(std::move(choice));
   }
-  reply["tool_calls"] = Json::array();
-  Json choice;
-  choice["index"] = 0;
-  choice["message"] = std::move(reply);
-  choice["logprobs"] = logprobs_json(logprobs);
-  choice["finish_reason"] = finish.reason;
-  choice["stop_reason"] = finish.stop_string ? Json(*finish.stop_string) : Json(nullptr);
   Json json = head_json(head, "chat.completion");
-  json["choices"] = Json::array({std::move(choice)});
+  json["choices"] = std::move(list);
   json["usage"] = usage_json(usage);
-  return dump(json);
-}
-
-std::string sse_event(std::string_view data) {
-  std::string event = "data: ";
-  event += data;
-  event += "\n\n";
-  return event;
+  if (prompt_logprobs) json["prompt_logprobs"] = prompt_logprobs_json(*prompt_logprobs);
+  if (!choices.empty() && choices[0].parts.prompt_token_ids) {
+    json["prompt_token_ids"] = *choices[0].parts.prompt_token_ids;
+  }
+  return dump_json(json);
 }
 
 }  // namespace assay::server

@@ -1,59 +1,43 @@
-// The bodies and chunks of chat completions. Pure functions; every text they return is valid JSON, whatever the
-// numbers: a log-probability that is not finite, or below -9999, reads -9999.
+// The bodies and chunks of chat completions. Pure functions, as in response_parts.h.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "scheduler/request.h"
-#include "server/api_error.h"
-#include "text/reasoning_parser.h"
+#include "server/response_parts.h"
 
 namespace assay::server {
 
-// Constant over one completion.
-struct CompletionHead {
-  std::string id;
-  int64_t created = 0;  // seconds since 1970
-  std::string model;
-  std::string fingerprint;
-};
-
-struct Usage {
-  int32_t prompt_tokens = 0;
-  int32_t completion_tokens = 0;
-  int32_t reasoning_tokens = 0;
-};
-
-// The log-probabilities of some tokens in a row. token_bytes: the bytes an id stands for.
-struct LogprobList {
-  std::span<const ops::SampleResult> tokens;
-  std::function<std::string_view(int32_t)> token_bytes;
-};
-
-struct Finish {
-  std::string reason;                      // stop or length
-  std::optional<std::string> stop_string;  // the one that matched
-};
-
-// Chunks as JSON text. logprobs may be null.
-std::string role_chunk(const CompletionHead& head);
-std::string reasoning_chunk(const CompletionHead& head, std::string_view text, const LogprobList* logprobs);
-std::string content_chunk(const CompletionHead& head, std::string_view text, const LogprobList* logprobs);
-std::string finish_chunk(const CompletionHead& head, const Finish& finish, const LogprobList* logprobs);
+// Chunks as JSON text. Prompt token ids go with the role.
+std::string role_chunk(const CompletionHead& head, const ChoiceParts& parts);
+std::string reasoning_chunk(const CompletionHead& head, std::string_view text, const ChoiceParts& parts);
+std::string content_chunk(const CompletionHead& head, std::string_view text, const ChoiceParts& parts);
+// The start of a tool call, its arguments still empty; then fragments of them.
+std::string tool_call_chunk(const CompletionHead& head, int32_t call, std::string_view id, std::string_view name,
+                            const ChoiceParts& parts);
+std::string arguments_chunk(const CompletionHead& head, int32_t call, std::string_view fragment,
+                            const ChoiceParts& parts);
+std::string finish_chunk(const CompletionHead& head, const ChoiceFinish& finish, const ChoiceParts& parts);
 std::string usage_chunk(const CompletionHead& head, const Usage& usage);
 
-// A whole completion.
-std::string completion_body(const CompletionHead& head, const text::TextDelta& message, const Finish& finish,
-                            const Usage& usage, const LogprobList* logprobs);
+struct ToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text
+};
 
-// One server-sent event.
-std::string sse_event(std::string_view data);
-inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
-inline constexpr std::string_view kSseKeepAlive = ": keep-alive\n\n";
+struct ChatChoice {
+  std::string reasoning;
+  std::string content;
+  std::vector<ToolCall> tool_calls;
+  ChoiceFinish finish;
+  ChoiceParts parts;
+};
+
+// A whole answer. prompt_logprobs, and the prompt_token_ids of the first choice: null when not asked for.
+std::string completion_body(const CompletionHead& head, const std::vector<ChatChoice>& choices, const Usage& usage,
+                            const LogprobList* prompt_logprobs = nullptr);
 
 }  // namespace assay::server

@@ -39,8 +39,9 @@ class SessionWriter : public ResponseWriter {
  public:
   SessionWriter(std::shared_ptr<HttpSession> session, uint64_t serial)
       : session_(std::move(session)), serial_(serial) {}
+  // Posted, never run at once: on the IO thread it would overtake the calls that another thread has posted.
   ~SessionWriter() override {
-    on_io([](HttpSession& session, uint64_t serial) { session.abandon(serial); });
+    asio::post(session_->io(), [session = session_, serial = serial_] { session->abandon(serial); });
   }
   void send(HttpResponse response) override {
     on_io([response = std::move(response)](HttpSession& session, uint64_t serial) mutable {
@@ -231,6 +232,7 @@ void HttpSession::begin_stream(uint64_t serial, HttpResponse response, std::stri
   head_sent_ = true;
   if (!chunked_) keep_alive_ = false;  // HTTP/1.0: the end of the connection ends the body
   output_ += head(response, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+  last_output_us_ = now_us();
   append_chunk(response.body);
   idle_text_ = std::move(idle_text);
   idle_interval_ms_ = idle_interval_ms;

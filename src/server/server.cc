@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "server/api_error.h"
 #include "server/chat_run.h"
+#include "server/completion_run.h"
 #include "server/info_response.h"
 #include "server/metrics.h"
+#include "server/text_endpoints.h"
 
 namespace assay::server {
 
@@ -67,7 +69,7 @@ struct Server::State {
 
   // Destroyed last to first: the pool's tasks hold writers of http, and runs refer to context.
   Metrics metrics;
-  ChatContext context;
+  RunContext context;
   std::atomic<bool> draining = false;
   std::mutex mutex;  // guards model and progress
   std::shared_ptr<const server::Model> model;
@@ -90,7 +92,11 @@ struct Server::State {
   }
   std::optional<ApiError> why_unavailable();
   void handle(HttpRequest request, const Writer& writer);
-  void chat(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
+  template <class Run>
+  void generate(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
+  using TextEndpoint = MaybeError(std::string_view, const server::Model&, const ServerOptions&, std::string&);
+  template <TextEndpoint* Endpoint>
+  void handle_text(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
   void models(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
   void one_model(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
   void health(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
@@ -101,7 +107,13 @@ struct Server::State {
 
 const std::vector<Server::State::Route>& Server::State::routes() {
   static const std::vector<Route> routes = {
-      {"/v1/chat/completions", "POST", true, &State::chat},
+      {"/v1/chat/completions", "POST", true, &State::generate<ChatRun>},
+      {"/v1/completions", "POST", true, &State::generate<CompletionRun>},
+      {"/tokenize", "POST", true, &State::handle_text<tokenize>},
+      {"/v1/tokenize", "POST", true, &State::handle_text<tokenize>},
+      {"/detokenize", "POST", true, &State::handle_text<detokenize>},
+      {"/v1/detokenize", "POST", true, &State::handle_text<detokenize>},
+      {"/apply-template", "POST", true, &State::handle_text<apply_template>},
       {"/v1/models", "GET", true, &State::models},
       {kModelsPrefix, "GET", true, &State::one_model},
       {"/health", "GET", false, &State::health},
@@ -157,8 +169,22 @@ void Server::State::handle(HttpRequest request, const Writer& writer) {
   (this->*found->run)(std::move(request), writer, loaded_model());
 }
 
-void Server::State::chat(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> loaded) {
-  std::make_shared<ChatRun>(context, std::move(loaded), writer)->start(std::move(request.body));
+template <class Run>
+void Server::State::generate(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> loaded) {
+  std::make_shared<Run>(context, std::move(loaded), writer)->start(std::move(request.body));
+}
+
+template <Server::State::TextEndpoint* Endpoint>
+void Server::State::handle_text(HttpRequest request, const Writer& writer,
+                                std::shared_ptr<const server::Model> loaded) {
+  context.post_text([this, body = std::move(request.body), writer, loaded = std::move(loaded)] {
+    std::string reply;
+    if (const auto refused = Endpoint(body, *loaded, context.options, reply)) {
+      writer->send(error_response(*refused));
+    } else {
+      send_json(writer, std::move(reply));
+    }
+  });
 }
 
 void Server::State::models(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model> loaded) {

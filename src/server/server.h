@@ -1,6 +1,7 @@
 // The OpenAI-compatible server.
 //
-//   POST /v1/chat/completions    GET /v1/models, /v1/models/{id}    503 until set_ready, and while draining
+//   POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /apply-template    503 until set_ready, and
+//   GET /v1/models, /v1/models/{id}                                                        while draining
 //   GET /health                  alive: always 200                  GET /ready: 200 between set_ready and drain
 //   GET /metrics                 Prometheus' text format            GET /: what there is
 #pragma once

@@ -28,6 +28,27 @@ def fields(model, messages, thinking=False, **more):
     return {"model": model, "messages": messages, "temperature": 0, "extra_body": extra, **more}
 
 
+def expected_calls(row):
+    """(name, {argument: text}) of each tool call in the expected answer, by a reading of its own."""
+    calls = []
+    for block in re.findall(r"<tool_call>\n(.*?)\n</tool_call>", row["answer"], re.DOTALL):
+        name = re.match(r"<function=(.*)>", block).group(1)
+        values = re.findall(r"<parameter=(.*?)>\n(.*?)\n</parameter>", block, re.DOTALL)
+        calls.append((name, {key: typed(row, name, key, value) for key, value in values}))
+    return calls
+
+
+def typed(row, name, key, text):
+    """The value that the tool's schema makes of a parameter's text."""
+    function = next(tool["function"] for tool in row["tools"] if tool["function"]["name"] == name)
+    kind = function["parameters"]["properties"][key]["type"]
+    return text if kind == "string" else json.loads(text.lower() if kind == "boolean" else text)
+
+
+def calls_of(message):
+    return [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or []]
+
+
 def ask(client, model, messages, thinking=False, **more):
     return client.chat.completions.create(**fields(model, messages, thinking, **more))
 

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from helpers import STORY, SUM, SUM_ANSWER, ask, body, eval_rows, user
+from helpers import STORY, SUM, SUM_ANSWER, ask, body, calls_of, eval_rows, expected_calls, user
 
 
 def test_answer_and_shape(client, model):
@@ -36,8 +36,10 @@ def test_known_answers(client, model, row):
     more = {"tools": row["tools"]} if row["tools"] else {}
     done = ask(client, model, row["messages"], thinking=row["thinking"], max_tokens=row["max_tokens"], **more)
     assert done.usage.prompt_tokens == row["prompt_tokens"]
-    assert done.choices[0].finish_reason == "stop"
-    assert done.choices[0].message.content.strip() == row["answer"]
+    message, calls = done.choices[0].message, expected_calls(row) if row["tools"] else []
+    assert calls_of(message) == calls
+    assert done.choices[0].finish_reason == ("tool_calls" if calls else "stop")
+    assert (message.content is None) if calls else (message.content.strip() == row["answer"])
 
 
 def test_content_parts_are_joined(client, model):

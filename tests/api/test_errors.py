@@ -10,10 +10,16 @@ from helpers import SUM, ask, body, user
 
 @pytest.mark.parametrize("field, value", [
     ("temperature", -1), ("temperature", "hot"), ("temperature", 3), ("top_p", 1.5), ("top_p", "x"),
-    ("max_tokens", 0), ("max_tokens", "ten"), ("max_completion_tokens", -1), ("n", 0), ("n", 2), ("seed", 1.5),
+    ("max_tokens", 0), ("max_tokens", "ten"), ("max_completion_tokens", -1), ("n", 0), ("n", 129), ("n", "two"), ("seed", 1.5),
     ("stop", 7), ("stop", [""]), ("stop", ["x"] * 17), ("logprobs", "yes"), ("top_logprobs", 21),
     ("stream_options", {"include_usage": True}), ("top_k", -5), ("min_p", 2), ("tools", "hammer"), ("messages", []),
-    ("messages", "hi"), ("model", 5), ("chat_template_kwargs", 1)])
+    ("messages", "hi"), ("model", 5), ("chat_template_kwargs", 1),
+    ("presence_penalty", 3), ("frequency_penalty", -2.1), ("repetition_penalty", 0), ("logit_bias", [1]),
+    ("logit_bias", {str(10**6): 1}), ("min_tokens", -1), ("ignore_eos", "yes"), ("stop_token_ids", [10**6]),
+    ("stop_token_ids", 5), ("include_stop_str_in_output", 1), ("skip_special_tokens", 1), ("return_token_ids", 1),
+    ("prompt_logprobs", 21), ("response_format", {"type": "json_object"}), ("grammar", "root ::= x"), ("regex", "a*"),
+    ("guided_json", {}), ("structured_outputs", {}), ("tool_choice", "required"), ("parallel_tool_calls", 2),
+    ("functions", [{}])])
 def test_invalid_fields(http, model, field, value):
     request = body(model, user(SUM))
     if field == "top_logprobs":
