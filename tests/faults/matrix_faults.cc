@@ -1,0 +1,342 @@
+// Faults of linear, experts and router: formats, layouts, tiles, shapes, routing.
+#include <algorithm>
+#include <cmath>
+
+#include "fault.h"
+#include "fault_tables.h"
+#include "numeric/nvfp4.h"
+#include "ops/experts/experts.h"
+#include "ops/linear/linear.h"
+#include "ops/router/router.h"
+
+namespace assay::faults {
+namespace {
+
+using ops::ExpertsOp;
+using ops::LinearOp;
+using ops::RouterOp;
+using L = Run<LinearOp>;
+using E = Run<ExpertsOp>;
+using R = Run<RouterOp>;
+
+// Every block scale from where `from` says.
+template <class From>
+void move_scales(OwnWeight& own, const From& from) {
+  for (size_t m = 0; m < own.source.matrices.size(); ++m) {
+    const numeric::EncodedMatrix before = own.source.matrices[m];
+    if (before.scales.empty()) continue;
+    std::byte* scales = own.scales(m);
+    const int64_t blocks = before.cols / numeric::kNvfp4Block, count = before.rows * blocks;
+    for (int64_t i = 0; i < count; ++i)
+      scales[i] = before.scales[static_cast<size_t>(from(i / blocks, i % blocks, blocks, count))];
+  }
+}
+
+void swap_nibbles(OwnWeight& own, size_t) {
+  for (size_t m = 0; m < own.source.matrices.size(); ++m) {
+    if (own.source.matrices[m].scales.empty()) continue;
+    const size_t count = own.source.matrices[m].data.size();
+    std::byte* data = own.data(m);
+    for (size_t i = 0; i < count; ++i) data[i] = (data[i] << 4) | (data[i] >> 4);
+  }
+}
+
+void swizzled(OwnWeight& own, size_t) {
+  move_scales(own, [](int64_t row, int64_t block, int64_t blocks, int64_t count) {
+    const int64_t tiles = (blocks + 3) / 4;
+    return ((row / 128 * tiles + block / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4) % count;
+  });
+}
+
+void next_scale(OwnWeight& own, size_t) {
+  move_scales(own,
+              [](int64_t row, int64_t block, int64_t blocks, int64_t) { return row * blocks + (block + 1) % blocks; });
+}
+
+void power_of_two_scales(OwnWeight& own, size_t) {
+  for (size_t m = 0; m < own.source.matrices.size(); ++m) {
+    const size_t count = own.source.matrices[m].scales.size();
+    if (count == 0) continue;
+    std::byte* scales = own.scales(m);
+    for (size_t i = 0; i < count; ++i) {
+      const int code = std::to_integer<int>(scales[i]);
+      if (code % 8 != 0) scales[i] = static_cast<std::byte>((code / 8 + 1) * 8);
+    }
+  }
+}
+
+bool quantised(const OwnWeight& own) { return !own.source.matrices[0].scales.empty(); }
+
+// Keeps a tile of the output as it was before the run.
+void leave_tile(L& run, int64_t first, int64_t count) {
+  const ops::View& y = run.args.y;
+  if (first + count > y.cols) return;
+  if (!run.after) {
+    std::vector<int32_t> kept;
+    for (int64_t t = 0; t < y.rows; ++t) {
+      for (int64_t n = first; n < first + count; ++n) {
+        kept.push_back(y.dtype == DType::kF32 ? std::bit_cast<int32_t>(y.row<float>(t)[n])
+                                              : y.row<numeric::Bf16>(t)[n].bits);
+      }
+    }
+    run.scratch.push_back(std::move(kept));
+    return;
+  }
+  auto kept = run.scratch[0].begin();
+  for (int64_t t = 0; t < y.rows; ++t) {
+    for (int64_t n = first; n < first + count; ++n, ++kept) {
+      if (y.dtype == DType::kF32) {
+        y.row<float>(t)[n] = std::bit_cast<float>(*kept);
+      } else {
+        y.row<numeric::Bf16>(t)[n].bits = static_cast<uint16_t>(*kept);
+      }
+    }
+  }
+}
+
+// ids as an array of its own that may be changed.
+ops::View own_ids(E& run) {
+  const ops::ConstView& ids = run.args.ids;
+  std::vector<int32_t> copy;
+  for (int64_t t = 0; t < ids.rows; ++t) copy.insert(copy.end(), ids.row<int32_t>(t), ids.row<int32_t>(t) + ids.cols);
+  run.scratch.push_back(std::move(copy));
+  const ops::View view(run.scratch.back().data(), DType::kI32, ids.rows, ids.cols);
+  run.args.ids = view;
+  return view;
+}
+
+// Calls change(token) for every token of an expert, after the run.
+template <class Change>
+void for_tokens_of(E& run, int32_t expert, const Change& change) {
+  if (!run.after) return;
+  for (int64_t t = 0; t < run.args.ids.rows; ++t) {
+    const int32_t* ids = run.args.ids.row<int32_t>(t);
+    if (std::find(ids, ids + run.args.ids.cols, expert) != ids + run.args.ids.cols) change(t);
+  }
+}
+
+}  // namespace
+
+void add_linear_faults(std::vector<Entry>& list) {
+  const auto add = [&](Fault<LinearOp> entry) { list.push_back(fault<LinearOp>(std::move(entry))); };
+  const auto after = [&](const char* name, std::function<void(L&)> change, bool rare = false) {
+    add({name,
+         [change](L& run) {
+           if (run.after) change(run);
+         },
+         {},
+         rare});
+  };
+  add({"N03 scales read as 128x4 tiles", {}, swizzled});
+  add({"N01 global scale inverted", {}, [](OwnWeight& own, size_t) {
+         for (auto& m : own.source.matrices) m.global_scale = 1 / m.global_scale;
+       }});
+  add({"N06 largest global scale for all parts", {}, [](OwnWeight& own, size_t) {
+         float most = 0;
+         for (auto& m : own.source.matrices) most = std::max(most, m.global_scale);
+         for (auto& m : own.source.matrices) m.global_scale = most;
+       }});
+  add({"N17 only the first part of a fused weight is loaded", {}, [](OwnWeight& own, size_t) {
+         for (size_t m = 1; m < own.source.matrices.size(); ++m) {
+           const size_t count = own.source.matrices[m].data.size();
+           std::fill_n(own.data(m), count, std::byte{0});
+         }
+       }});
+  add({"N19 one row of a part taken from its neighbour", {}, [](OwnWeight& own, size_t) {
+         auto& m = own.source.matrices[0];
+         const auto row = m.data.size() / static_cast<size_t>(m.rows);
+         std::byte* data = own.data(0);
+         if (m.rows > 1) std::copy_n(data, row, data + row);
+       }});
+  after("N41 output not scaled", [](L& run) { scale(run.args.y, 256); });
+  after("1.08 on half of a fused projection", [](L& run) { scale(run.args.y, 1.08f, run.args.y.cols / 2); });
+  after("1.02 on 64 outputs", [](L& run) { scale(run.args.y, 1.02f, 0, 64); });
+  after("N45 1.01 on everything", [](L& run) { scale(run.args.y, 1.01f); });
+  add({"N27 a tile of 64 outputs is not written",
+       [](L& run) { leave_tile(run, run.desc.n >= 128 ? 64 : 0, std::min<int64_t>(run.desc.n, 64)); }});
+  add({"N27 the last output is not written for odd token counts", [](L& run) {
+         if (run.args.y.rows % 2 == 1) leave_tile(run, run.desc.n - 1, 1);
+       }});
+  after("N30 zero for 16 to 1536 tokens", [](L& run) {
+    if (run.args.y.rows >= 16) scale(run.args.y, 0);
+  });
+  after("N29 the last token is wrong for 17 to 31 tokens", [](L& run) {
+    const int64_t t = run.args.y.rows - 1;
+    if (t + 1 >= 17 && t + 1 <= 31) scale(run.args.y.slice(t, 1), 0.9f);
+  });
+  after("N28 tokens from 32 on get the output of the one before", [](L& run) {
+    for (int64_t t = run.args.y.rows - 1; t >= 32; --t) {
+      for (int64_t n = 0; n < run.args.y.cols; ++n) set(run.args.y, t, n, get(run.args.y, t - 1, n));
+    }
+  });
+  add({"N32 the last block of 16 inputs is left out", [](L& run) {
+         if (!run.after) {
+           run.scratch.emplace_back(static_cast<size_t>(run.args.x.rows * run.desc.k));
+           const ops::View x(run.scratch.back().data(), run.args.x.dtype, run.args.x.rows, run.desc.k);
+           for (int64_t t = 0; t < x.rows; ++t) {
+             for (int64_t k = 0; k < x.cols; ++k) set(x, t, k, k >= x.cols - 16 ? 0 : get(run.args.x, t, k));
+           }
+           run.args.x = x;
+         }
+       }});
+  after("N36 a padding row enters the last token", [](L& run) {
+    const int64_t t = run.args.y.rows - 1;
+    const ops::ConstView beyond(
+        run.args.x.row<char>(0) + (t + 1) * run.args.x.stride * static_cast<int64_t>(dtype_bytes(run.args.x.dtype)),
+        run.args.x.dtype, 1, run.args.x.cols, run.args.x.stride);
+    set(run.args.y, t, 0, get(run.args.y, t, 0) + 0 * get(beyond, 0, 0));
+  });
+  after("writes one element past the row", [](L& run) {
+    const ops::View wide(run.args.y.data, run.args.y.dtype, run.args.y.rows, run.args.y.stride, run.args.y.stride);
+    set(wide, 0, run.args.y.cols, 0);
+  });
+  after("a residual is added twice", [](L& run) {
+    if (run.args.residual && run.args.residual.data != run.args.y.data) {
+      for (int64_t n = 0; n < run.args.y.cols; ++n)
+        set(run.args.y, 0, n, get(run.args.y, 0, n) + get(run.args.residual, 0, n));
+    }
+  });
+  after("rounds every second output away from zero", [](L& run) {
+    for (int64_t t = 0; t < run.args.y.rows; ++t) {
+      for (int64_t n = 0; n < run.args.y.cols; n += 2)
+        nudge(run.args.y, t, n, run.args.y.dtype == DType::kF32 ? 64 : 1);
+    }
+  });
+  after("N27 wrong on the second use of a workspace", [](L& run) {
+    if (run.index % 2 == 1) nudge(run.args.y, 0, 0, 1);
+  });
+  after("NaN in one output of one token",
+        [](L& run) { set(run.args.y, run.args.y.rows / 2, run.args.y.cols / 2, std::nanf("")); });
+  after(
+      "N48 a race: one element of one run in 50",
+      [](L& run) {
+        if (run.index % 50 == 49) nudge(run.args.y, 0, 3, 1);
+      },
+      true);
+  after(
+      "N48 a race: one element of one run in 500",
+      [](L& run) {
+        if (run.index % 500 == 499) nudge(run.args.y, 0, 3, 1);
+      },
+      true);
+  add({"N27 one row in 2000 is wrong",
+       [rows = std::make_shared<int64_t>(0)](L& run) {
+         if (!run.after) return;
+         for (int64_t t = 0; t < run.args.y.rows; ++t) {
+           if (++*rows % 2000 == 0) scale(run.args.y.slice(t, 1), 1.5f);
+         }
+       },
+       {},
+       true});
+}
+
+void add_experts_faults(std::vector<Entry>& list) {
+  const auto add = [&](Fault<ExpertsOp> entry) { list.push_back(fault<ExpertsOp>(std::move(entry))); };
+  const auto per_expert = [&](const char* name, std::function<void(OwnWeight&, size_t first)> change) {
+    add({name, {}, [change](OwnWeight& own, size_t) {
+           for (size_t e = 0; e < own.source.matrices.size(); e += 3) change(own, e);
+         }});
+  };
+  add({"N03 scales read as 128x4 tiles", {}, swizzled});
+  add({"nibbles swapped", {}, swap_nibbles});
+  add({"scale of the next block", {}, next_scale});
+  add({"N23 scales rounded up to powers of two", {}, power_of_two_scales});
+  per_expert("N07 gate and up swapped",
+             [](OwnWeight& own, size_t e) { std::swap(own.source.matrices[e], own.source.matrices[e + 1]); });
+  per_expert("N07 scales of gate and up swapped", [](OwnWeight& own, size_t e) {
+    if (quantised(own)) std::swap(own.source.matrices[e].scales, own.source.matrices[e + 1].scales);
+  });
+  per_expert("N07 codes of gate and up swapped",
+             [](OwnWeight& own, size_t e) { std::swap(own.source.matrices[e].data, own.source.matrices[e + 1].data); });
+  per_expert("N05 up has gate's global scale", [](OwnWeight& own, size_t e) {
+    own.source.matrices[e + 1].global_scale = own.source.matrices[e].global_scale;
+  });
+  per_expert("N25 down's global scale left out",
+             [](OwnWeight& own, size_t e) { own.source.matrices[e + 2].global_scale = 1; });
+  per_expert("1.08 on up", [](OwnWeight& own, size_t e) { own.source.matrices[e + 1].global_scale *= 1.08f; });
+  add({"one expert is 5 % off", {}, [](OwnWeight& own, size_t) { own.source.matrices[2].global_scale *= 1.05f; }});
+  add({"one expert is dead", {}, [](OwnWeight& own, size_t) { own.source.matrices[3 * 2 + 2].global_scale = 0; }});
+  add({"one block of one expert is wrong", {}, [](OwnWeight& own, size_t) {
+         if (quantised(own)) own.scales(1)[1] ^= std::byte{8};
+       }});
+  add({"N18 experts numbered from one", [](E& run) {
+         if (run.after) return;
+         const ops::View ids = own_ids(run);
+         for (int64_t t = 0; t < ids.rows; ++t) {
+           for (int64_t i = 0; i < ids.cols; ++i)
+             ids.row<int32_t>(t)[i] = (ids.row<int32_t>(t)[i] + 1) % run.desc.experts;
+         }
+       }});
+  add({"N08 scales not set: nothing comes out", [](E& run) {
+         if (run.after && !run.args.residual) scale(run.args.y, 0);
+       }});
+  add({"an expert with exactly 17 tokens is wrong", [](E& run) {
+         for (int32_t e = 0; e < run.desc.experts; ++e) {
+           int64_t count = 0;
+           for_tokens_of(run, e, [&](int64_t) { ++count; });
+           if (count == 17) for_tokens_of(run, e, [&](int64_t t) { scale(run.args.y.slice(t, 1), 1.1f); });
+         }
+       }});
+  add({"N36 all tokens on one expert: the last is wrong", [](E& run) {
+         int64_t count = 0;
+         const int32_t first = run.args.ids.row<int32_t>(0)[0];
+         for_tokens_of(run, first, [&](int64_t) { ++count; });
+         if (run.after && count == run.args.y.rows && count > 4) scale(run.args.y.slice(count - 1, 1), 0.5f);
+       }});
+  add({"N47 sums of two runs differ in one bit", [](E& run) {
+         if (run.after && run.index % 2 == 1) nudge(run.args.y, 0, 1, 1);
+       }});
+  add({"shared expert left out", [](E& run) {
+         if (!run.after) run.args.shared = {};
+       }});
+  add({"shared expert without its gate", [](E& run) {
+         if (run.after || !run.args.shared) return;
+         std::vector<int32_t> ones(static_cast<size_t>(run.args.shared.rows), std::bit_cast<int32_t>(1.0f));
+         run.scratch.push_back(std::move(ones));
+         run.args.shared_scale = ops::ConstView(run.scratch.back().data(), DType::kF32, run.args.shared.rows, 1);
+       }});
+  add({"N49 experts weighted alike", [](E& run) {
+         if (run.after) return;
+         const size_t count = static_cast<size_t>(run.args.weights.rows * run.args.weights.cols);
+         run.scratch.emplace_back(count, std::bit_cast<int32_t>(1.0f / static_cast<float>(run.desc.top_k)));
+         run.args.weights =
+             ops::ConstView(run.scratch.back().data(), DType::kF32, run.args.weights.rows, run.args.weights.cols);
+       }});
+}
+
+void add_router_faults(std::vector<Entry>& list) {
+  const auto after = [&](const char* name, std::function<void(R&)> change) {
+    list.push_back(fault<RouterOp>({name, [change](R& run) {
+                                      if (run.after) change(run);
+                                    }}));
+  };
+  after("N49 weights not renormalised", [](R& run) { scale(run.args.weights, 0.9f); });
+  after("N49 logits as weights", [](R& run) {
+    for (int64_t t = 0; t < run.args.ids.rows; ++t) {
+      for (int64_t i = 0; i < run.args.ids.cols; ++i)
+        set(run.args.weights, t, i, get(run.args.logits, t, run.args.ids.row<int32_t>(t)[i]));
+    }
+  });
+  after("one expert fewer", [](R& run) {
+    for (int64_t t = 0; t < run.args.ids.rows; ++t) set(run.args.weights, t, run.args.ids.cols - 1, 0);
+  });
+  after("ties go to the highest index", [](R& run) {
+    if (run.args.forced_ids) return;
+    for (int64_t t = 0; t < run.args.ids.rows; ++t) {
+      int32_t* ids = run.args.ids.row<int32_t>(t);
+      for (int32_t e = 0; e < run.desc.experts; ++e) {
+        if (get(run.args.logits, t, e) == get(run.args.logits, t, ids[0])) ids[0] = e;
+      }
+    }
+  });
+  after("forced experts ignored", [](R& run) {
+    if (run.args.forced_ids)
+      set(run.args.ids, 0, 0, static_cast<float>((run.args.ids.row<int32_t>(0)[0] + 1) % run.desc.experts));
+  });
+  after("N15 gate of another format: logits 2 % off", [](R& run) { scale(run.args.logits, 1.02f); });
+  after("shared gate without its sigmoid", [](R& run) {
+    if (run.args.shared_scale) scale(run.args.shared_scale, 1.5f);
+  });
+}
+
+}  // namespace assay::faults

@@ -1,0 +1,145 @@
+// Faults of embed, rms_norm, silu_mul and sample; and the list of all.
+#include <algorithm>
+#include <cmath>
+
+#include "fault.h"
+#include "fault_tables.h"
+#include "ops/embed/embed.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/sample/sample.h"
+#include "ops/silu_mul/silu_mul.h"
+
+namespace assay::faults {
+namespace {
+
+template <class Op>
+void add_after(std::vector<Entry>& list, const char* name, std::function<void(Run<Op>&)> change) {
+  list.push_back(fault<Op>({name, [change](Run<Op>& run) {
+                              if (run.after) change(run);
+                            }}));
+}
+
+void add_norm(std::vector<Entry>& list) {
+  using ops::RmsNormOp;
+  using N = Run<RmsNormOp>;
+  list.push_back(fault<RmsNormOp>({"N59 w exchanged with 1 + w", {}, [](OwnWeight& own, size_t) {
+                                     auto& m = own.source.matrices[0];
+                                     auto* w = reinterpret_cast<numeric::Bf16*>(own.data(0));
+                                     for (int64_t i = 0; i < m.cols; ++i)
+                                       w[i] = numeric::bf16_from_float(numeric::bf16_to_float(w[i]) + 1);
+                                   }}));
+  list.push_back(fault<RmsNormOp>({"rows not gathered", [](N& run) {
+                                     if (!run.after) run.args.gather = nullptr;
+                                   }}));
+  list.push_back(fault<RmsNormOp>({"gate of the row before", [](N& run) {
+                                     if (!run.after && run.args.z && run.args.z.rows > 1)
+                                       run.args.z = run.args.z.slice(0, 1), run.args.z.stride = 0,
+                                       run.args.z.rows = run.args.y.rows;
+                                   }}));
+  add_after<RmsNormOp>(list, "1 % off on the last 16 values",
+                       [](N& run) { scale(run.args.y, 1.01f, run.args.y.cols - 16); });
+  add_after<RmsNormOp>(list, "tiny rows are zero", [](N& run) {
+    for (int64_t t = 0; t < run.args.y.rows; ++t) {
+      if (std::abs(get(run.args.y, t, 0)) < 0.01f) scale(run.args.y.slice(t, 1), 0);
+    }
+  });
+}
+
+void add_sample(std::vector<Entry>& list) {
+  using ops::SampleOp;
+  using S = Run<SampleOp>;
+  const auto each = [&](const char* name,
+                        std::function<void(const ops::SampleParams&, ops::SampleResult&, const ops::ConstView& logits,
+                                           int64_t row, const ops::SampleDesc&)>
+                            change) {
+    add_after<SampleOp>(list, name, [change](S& run) {
+      for (int32_t r = 0; r < run.args.rows; ++r)
+        change(run.args.params[r], run.args.results[r], run.args.logits, r, run.desc);
+    });
+  };
+  each("N64 a row of NaN gives token 0", [](const auto&, ops::SampleResult& result, const auto&, int64_t, const auto&) {
+    if (result.numerical_error != 0) result.numerical_error = 0, result.token = 0;
+  });
+  each("N64 padding rows are drawn",
+       [](const auto& params, ops::SampleResult& result, const auto&, int64_t, const auto& desc) {
+         if (params.temperature <= 0 && params.target < 0 && result.token >= 0) result.token = desc.vocab - 1;
+       });
+  each("ties go to the highest id",
+       [](const auto& params, ops::SampleResult& result, const auto& logits, int64_t row, const auto& desc) {
+         if (params.temperature > 0 || params.target >= 0 || result.token < 0) return;
+         for (int32_t id = desc.real_vocab - 1; id > result.token; --id) {
+           if (get(logits, row, id) == get(logits, row, result.token)) {
+             result.token = id;
+             break;
+           }
+         }
+       });
+  each("log-probability after temperature",
+       [](const auto& params, ops::SampleResult& result, const auto&, int64_t, const auto&) {
+         if (params.temperature > 0) result.logprob /= params.temperature * 1.1f;
+       });
+  each("log-probabilities over real rows only",
+       [](const auto&, ops::SampleResult& result, const auto&, int64_t, const auto&) { result.logprob += 0.01f; });
+  each("one alternative fewer", [](const auto&, ops::SampleResult& result, const auto&, int64_t, const auto&) {
+    if (result.top_count > 1) --result.top_count;
+  });
+  each("greedy whatever the temperature",
+       [](const auto& params, ops::SampleResult& result, const auto& logits, int64_t row, const auto& desc) {
+         if (params.temperature <= 0 || params.target >= 0 || result.token < 0) return;
+         for (int32_t id = 0; id < desc.real_vocab; ++id) {
+           if (get(logits, row, id) > get(logits, row, result.token)) result.token = id;
+         }
+       });
+  list.push_back(fault<SampleOp>(
+      {"seed of the token before", [params = std::make_shared<std::vector<ops::SampleParams>>()](S& run) {
+         if (run.after) return;
+         params->assign(run.args.params, run.args.params + run.args.rows);
+         for (auto& p : *params) ++p.counter;
+         run.args.params = params->data();
+       }}));
+  list.push_back(
+      fault<SampleOp>({"top_p ignored", [params = std::make_shared<std::vector<ops::SampleParams>>()](S& run) {
+                         if (run.after) return;
+                         params->assign(run.args.params, run.args.params + run.args.rows);
+                         for (auto& p : *params) p.top_p = 1;
+                         run.args.params = params->data();
+                       }}));
+}
+
+}  // namespace
+
+void add_small_faults(std::vector<Entry>& list) {
+  using ops::EmbedOp;
+  using ops::SiluMulOp;
+  add_after<EmbedOp>(list, "the last id gives another row", [](Run<EmbedOp>& run) {
+    for (int64_t t = 0; t < run.args.y.rows; ++t) {
+      if (run.args.ids.row<int32_t>(t)[0] == run.desc.vocab - 1) nudge(run.args.y, t, 3, 1);
+    }
+  });
+  add_norm(list);
+  add_after<SiluMulOp>(list, "N07 gate and up exchanged", [](Run<SiluMulOp>& run) {
+    for (int64_t i = 0; i < run.args.y.cols; ++i) {
+      const float gate = get(run.args.gate_up, 0, run.desc.width + i), up = get(run.args.gate_up, 0, i);
+      set(run.args.y, 0, i, gate / (1 + std::exp(-gate)) * up);
+    }
+  });
+  add_after<SiluMulOp>(list, "N50 clamped at 7", [](Run<SiluMulOp>& run) {
+    for (int64_t t = 0; t < run.args.y.rows; ++t) {
+      for (int64_t i = 0; i < run.args.y.cols; ++i)
+        set(run.args.y, t, i, std::clamp(get(run.args.y, t, i), -7.0f, 7.0f));
+    }
+  });
+  add_sample(list);
+}
+
+std::vector<Entry> all_faults() {
+  std::vector<Entry> list;
+  add_linear_faults(list);
+  add_experts_faults(list);
+  add_router_faults(list);
+  add_sequence_faults(list);
+  add_small_faults(list);
+  return list;
+}
+
+}  // namespace assay::faults
