@@ -4,13 +4,15 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 ASAN := build/asan
 VENV := build/venv
+FUZZ := build/fuzz
+FUZZ_SECONDS ?= 60
 HOST ?= 127.0.0.1
 PORT ?= 8000
 CLANG_FORMAT := $(or $(shell command -v clang-format-14),clang-format)
 CXX_FILES := '*.cc' '*.h' '*.cu' '*.cuh'
 SUITES := $(sort $(dir $(wildcard tests/*/test_*.py)))
 
-.PHONY: help deps build run test check test-asan format check-format check-layers unit suites clean
+.PHONY: help deps build run test check test-asan format check-format check-layers unit suites fuzz clean
 
 help:
 	@echo "make run        install what is needed, build, serve models/pocket on http://$(HOST):$(PORT)"
@@ -19,6 +21,7 @@ help:
 	@echo "make check      formatting, layers, unit tests: under two minutes once built"
 	@echo "make test       everything that continuous integration runs"
 	@echo "make test-asan  unit tests with AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make fuzz       fuzz every parser of files and requests for FUZZ_SECONDS ($(FUZZ_SECONDS)) each"
 	@echo "make format     rewrite the sources in the project's format"
 
 deps:
@@ -72,6 +75,19 @@ test-asan:
 	cmake --preset asan
 	cmake --build $(ASAN) -j $(JOBS)
 	ctest --test-dir $(ASAN) --output-on-failure -LE '.+' -j $(JOBS)
+
+# What a target finds is kept in build/fuzz/corpus, and a crash in build/fuzz/crashes.
+fuzz:
+	@tools/install_deps.sh fuzz
+	cmake --preset fuzz
+	cmake --build $(FUZZ) --target fuzz_targets -j $(JOBS)
+	@set -e; for source in tests/fuzz/fuzz_*.cc; do \
+	  target=$$(basename $$source .cc); name=$${target#fuzz_}; \
+	  echo "$$target, $(FUZZ_SECONDS) s"; \
+	  mkdir -p $(FUZZ)/corpus/$$name $(FUZZ)/crashes; \
+	  $(FUZZ)/bin/$$target $(FUZZ)/corpus/$$name tests/fuzz/seeds/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=10 \
+	    -rss_limit_mb=2048 -max_len=16384 -artifact_prefix=$(FUZZ)/crashes/$$name- -verbosity=0 -print_final_stats=1; \
+	done
 
 format:
 	git ls-files -z -- $(CXX_FILES) | xargs -0 -r $(CLANG_FORMAT) -i

@@ -44,7 +44,8 @@ Result<std::map<std::string, std::vector<std::string>>> read_index(const std::st
       return checkpoint_error(path + ": weight_map." + name, "not a file name", file.dump(), "string");
     }
     const auto& file_name = file.get_ref<const std::string&>();
-    if (file_name.empty() || file_name.find('/') != std::string::npos || file_name.find('\0') != std::string::npos) {
+    if (file_name.empty() || file_name == "." || file_name == ".." || file_name.find('/') != std::string::npos ||
+        file_name.find('\0') != std::string::npos) {
       return checkpoint_error(path + ": weight_map." + name, "not a plain file name", file.dump(),
                               "a file beside the index");
     }

@@ -1,9 +1,10 @@
 #include "checkpoint/dummy.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <numbers>
 
 #include "base/shape.h"
@@ -17,6 +18,9 @@ using numeric::EncodedMatrix;
 using numeric::WeightFormat;
 
 constexpr int64_t kBlockValues = 131071;  // 2^17 - 1, a prime
+constexpr size_t kAlignment = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr float kLogitDeviation = 3.0f;
 constexpr double kSkewOctaves = 4;  // between the first and the last expert's rows
 // E4M3 codes of block scales: 0.5 to 2 in steps of an eighth of an octave.
@@ -85,6 +89,26 @@ std::string_view last_part(std::string_view base) { return base.substr(base.rfin
 
 }  // namespace
 
+Result<MutableBytes> DummyWeights::take(size_t bytes) {
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (rounded > rest_.size()) {
+    const size_t size = (std::max(rounded, kChunkBytes) + kHugePage - 1) / kHugePage * kHugePage;
+    auto* chunk = static_cast<std::byte*>(std::aligned_alloc(kHugePage, size));
+    if (chunk == nullptr) {
+      return Error{
+          ErrorKind::kResource,         "no memory for dummy weights", "", fmt::format("{} bytes so far", bytes_),
+          fmt::format("{} more", size), "fewer layers (dummy_layers)"};
+    }
+    ::madvise(chunk, size, MADV_HUGEPAGE);  // an advice: without huge pages it is only slower
+    chunks_.emplace_back(chunk);
+    rest_ = {chunk, size};
+  }
+  const MutableBytes taken = rest_.first(bytes);
+  rest_ = rest_.subspan(rounded);
+  bytes_ += bytes;
+  return taken;
+}
+
 DummyBinder::DummyBinder(DummyWeights& weights, const DummyOptions& options) : weights_(weights), options_(options) {
   if (!options.allocate) return;
   Random random(options.seed);
@@ -124,34 +148,31 @@ Result<EncodedMatrix> DummyBinder::matrix(const std::string& base, int64_t rows,
   float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
   if (base == "lm_head" || (base.ends_with("embed_tokens") && options_.tied_embeddings)) deviation *= kLogitDeviation;
   if (base.ends_with("embed_tokens") && !options_.tied_embeddings) deviation = 1.0f;
-  try {
-    if (matrix.format == WeightFormat::kNvfp4) {
-      fill_nvfp4(matrix, deviation);
-    } else if (base.ends_with("mlp.gate") && options_.router == DummyRouter::kSkewed) {
-      fill_router(matrix);
-    } else {
-      fill_plain(matrix, deviation);
-    }
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorKind::kResource, "no memory for dummy weights", base, shape_text({rows, cols}), "", ""};
+  if (matrix.format == WeightFormat::kNvfp4) {
+    ASSAY_TRY(fill_nvfp4(matrix, deviation));
+  } else if (base.ends_with("mlp.gate") && options_.router == DummyRouter::kSkewed) {
+    ASSAY_TRY(fill_router(matrix));
+  } else {
+    ASSAY_TRY(fill_plain(matrix, deviation));
   }
   return matrix;
 }
 
-void DummyBinder::fill_plain(EncodedMatrix& matrix, float deviation) {
+Result<void> DummyBinder::fill_plain(EncodedMatrix& matrix, float deviation) {
   std::vector<Bf16>& block = normal_blocks_[deviation];
   if (block.empty()) {
     Random random(options_.seed ^ 0x6e6f726d);
     block.resize(kBlockValues);
     for (Bf16& value : block) value = numeric::bf16_from_float(deviation * random.normal());
   }
-  const MutableBytes out = weights_.take(static_cast<size_t>(matrix.rows * matrix.cols) * sizeof(Bf16));
+  ASSAY_ASSIGN(const MutableBytes out, weights_.take(static_cast<size_t>(matrix.rows * matrix.cols) * sizeof(Bf16)));
   repeat(block, key_of(matrix.name) % kBlockValues, out);
   matrix.data = out;
+  return {};
 }
 
-void DummyBinder::fill_router(EncodedMatrix& matrix) {
-  const MutableBytes out = weights_.take(static_cast<size_t>(matrix.rows * matrix.cols) * sizeof(Bf16));
+Result<void> DummyBinder::fill_router(EncodedMatrix& matrix) {
+  ASSAY_ASSIGN(const MutableBytes out, weights_.take(static_cast<size_t>(matrix.rows * matrix.cols) * sizeof(Bf16)));
   auto* values = reinterpret_cast<Bf16*>(out.data());
   Random random(key_of(matrix.name));
   const double last = static_cast<double>(std::max<int64_t>(1, matrix.rows - 1));
@@ -163,12 +184,13 @@ void DummyBinder::fill_router(EncodedMatrix& matrix) {
     }
   }
   matrix.data = out;
+  return {};
 }
 
-void DummyBinder::fill_nvfp4(EncodedMatrix& matrix, float deviation) {
+Result<void> DummyBinder::fill_nvfp4(EncodedMatrix& matrix, float deviation) {
   const auto count = static_cast<size_t>(matrix.rows * matrix.cols);
-  const MutableBytes codes = weights_.take(count / 2);
-  const MutableBytes scales = weights_.take(count / numeric::kNvfp4Block);
+  ASSAY_ASSIGN(const MutableBytes codes, weights_.take(count / 2));
+  ASSAY_ASSIGN(const MutableBytes scales, weights_.take(count / numeric::kNvfp4Block));
   const uint64_t key = key_of(matrix.name);
   repeat(code_block_, key % kBlockValues, codes);
   repeat(scale_block_, (key >> 32) % kBlockValues, scales);
@@ -176,6 +198,7 @@ void DummyBinder::fill_nvfp4(EncodedMatrix& matrix, float deviation) {
   matrix.scales = scales;
   matrix.global_scale = deviation / product_deviation();
   matrix.input_scale = 6.0f / numeric::kNvfp4ProductMax;  // activations up to 6 times their usual size of 1
+  return {};
 }
 
 Result<EncodedMatrix> DummyBinder::dense(const std::string& name, const Shape& shape, int64_t rows) {
@@ -187,7 +210,7 @@ Result<EncodedMatrix> DummyBinder::dense(const std::string& name, const Shape& s
   matrix.rows = rows;
   matrix.cols = count / rows;
   if (!options_.allocate) return matrix;
-  const MutableBytes out = weights_.take(static_cast<size_t>(count) * sizeof(Bf16));
+  ASSAY_ASSIGN(const MutableBytes out, weights_.take(static_cast<size_t>(count) * sizeof(Bf16)));
   auto* values = reinterpret_cast<Bf16*>(out.data());
   const Spread spread = spread_of(name);
   Random random(key_of(name));

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,18 +42,20 @@ struct DummyOptions {
   bool allocate = true;          // false: matrices have sizes and a format, but no bytes
 };
 
-// Owns the bytes. Must outlive the matrices of its binder; may move.
+// Owns the bytes: chunks of memory in huge pages where the system has them, because touching small ones takes longer
+// than filling them. Must outlive the matrices of its binder; may move.
 class DummyWeights {
  public:
-  MutableBytes take(size_t bytes) {
-    blocks_.push_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
-    bytes_ += bytes;
-    return {blocks_.back().get(), bytes};
-  }
+  // Aligned to 64 bytes. kResource if memory runs out.
+  Result<MutableBytes> take(size_t bytes);
   uint64_t bytes() const { return bytes_; }
 
  private:
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  struct Free {
+    void operator()(std::byte* chunk) const { std::free(chunk); }
+  };
+  std::vector<std::unique_ptr<std::byte[], Free>> chunks_;
+  MutableBytes rest_;  // of the last chunk
   uint64_t bytes_ = 0;
 };
 
@@ -76,9 +79,9 @@ class DummyBinder : public Binder {
 
  private:
   bool quantised(std::string_view base) const;
-  void fill_router(numeric::EncodedMatrix& matrix);
-  void fill_plain(numeric::EncodedMatrix& matrix, float deviation);
-  void fill_nvfp4(numeric::EncodedMatrix& matrix, float deviation);
+  Result<void> fill_router(numeric::EncodedMatrix& matrix);
+  Result<void> fill_plain(numeric::EncodedMatrix& matrix, float deviation);
+  Result<void> fill_nvfp4(numeric::EncodedMatrix& matrix, float deviation);
   uint64_t key_of(std::string_view name) const;
 
   DummyWeights& weights_;

@@ -94,6 +94,10 @@ class Names {
     ASSAY_ASSIGN(weights.experts, bind_experts(base + "experts"));
     if (config_.shared_expert_intermediate_size > 0) {
       ASSAY_ASSIGN(weights.shared_gate, matrix(base + "shared_expert_gate", 1, config_.hidden_size));
+      if (weights.shared_gate.format != weights.router.format) {
+        return two_formats(base + "gate", base + "shared_expert_gate.weight", weights.shared_gate.format,
+                           base + "gate.weight", weights.router.format);
+      }
       ASSAY_TRY(bind_mlp(base + "shared_expert.", config_.shared_expert_intermediate_size, weights));
     }
     return weights;
@@ -108,7 +112,7 @@ class Names {
 
   // Gate, up and down of every expert: from tensors of each expert, or from two tensors that fuse all of them.
   Result<BoundWeight> bind_experts(const std::string& base) {
-    const bool fused = binder_.has(base + ".gate_up_proj");
+    const bool fused = binder_.has(base + ".gate_up_proj") || binder_.has(base + ".down_proj");
     ops::WeightSource source{base, {}};
     for (int64_t expert = 0; expert < config_.num_experts; ++expert) {
       ASSAY_TRY(fused ? add_fused_expert(base, expert, source)
@@ -165,15 +169,20 @@ class Names {
     const EncodedMatrix& first = source.matrices.front();
     for (const EncodedMatrix& other : source.matrices) {
       if (other.format == first.format) continue;
-      return Error{ErrorKind::kCheckpoint,
-                   "matrices that run as one are of two formats",
-                   binder_.where() + ": " + source.name,
-                   other.name + " in " + std::string(numeric::weight_format_name(other.format)),
-                   std::string(numeric::weight_format_name(first.format)) + " as " + first.name,
-                   ""};
+      return two_formats(source.name, other.name, other.format, first.name, first.format);
     }
     const numeric::WeightFormat format = first.format;
     return BoundWeight{add_(std::move(source)), format};
+  }
+
+  Error two_formats(const std::string& weight, const std::string& odd, numeric::WeightFormat odd_format,
+                    const std::string& first, numeric::WeightFormat format) const {
+    return {ErrorKind::kCheckpoint,
+            "matrices that run as one are of two formats",
+            binder_.where() + ": " + weight,
+            fmt::format("{} in {}", odd, numeric::weight_format_name(odd_format)),
+            fmt::format("{} as {}", numeric::weight_format_name(format), first),
+            ""};
   }
 
   const TextConfig& config_;

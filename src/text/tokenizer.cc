@@ -70,7 +70,13 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& model_dire
 
 Result<void> Tokenizer::build(TokenizerFile file) {
   normalize_nfc_ = file.normalize_nfc;
-  ASSAY_ASSIGN(pre_tokenizer_, PreTokenizer::make(file.pattern));
+  auto pre_tokenizer = PreTokenizer::make(file.pattern);
+  if (!pre_tokenizer.ok()) {
+    Error error = std::move(pre_tokenizer).error();
+    error.where = "tokenizer.json: " + error.where;
+    return error;
+  }
+  pre_tokenizer_ = std::move(pre_tokenizer).value();
   int32_t size = 0;
   for (const auto& [spelling, id] : file.vocabulary) size = std::max(size, id + 1);
   for (const AddedToken& token : file.added) size = std::max(size, token.id + 1);
@@ -99,10 +105,11 @@ Result<void> Tokenizer::build_model(const TokenizerFile& file) {
     if (!bytes) {
       // Older files list their added tokens in the vocabulary too, in plain spelling.
       const bool added = std::any_of(file.added.begin(), file.added.end(),
-                                     [&](const AddedToken& token) { return token.content == spelling; });
+                                     [&name = spelling](const AddedToken& token) { return token.content == name; });
       if (added) continue;
       return damaged("a token outside the byte alphabet", spelling);
     }
+    if (!bytes_[id].empty()) return damaged("vocab: two tokens with one id", fmt::format("{} = {}", spelling, id));
     bytes_[id] = *bytes;
     ids.emplace(std::move(*bytes), id);
   }

@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int32_t kMaxId = 1 << 24;  // far above any vocabulary; bounds the tables a damaged file can ask for
+constexpr int kMaxDepth = 100;       // messages print values by recursion
 
 Error damaged(const std::string& where, std::string what, std::string got = "", std::string wanted = "") {
   return {ErrorKind::kCheckpoint, std::move(what), where, std::move(got), std::move(wanted), ""};
@@ -26,7 +27,13 @@ Error unsupported(const std::string& where, std::string got, std::string wanted)
 
 Result<Json> read_json(const std::string& path) {
   ASSAY_ASSIGN(const std::string text, read_text_file(path));
-  Json json = Json::parse(text, nullptr, false);
+  bool too_deep = false;
+  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;  // false: nothing more is stored
+  };
+  Json json = Json::parse(text, watch, false);
+  if (too_deep) return damaged(path, "nested too deeply", "more", fmt::format("at most {} levels", kMaxDepth));
   if (!json.is_object()) return damaged(path, "not a JSON object");
   return json;
 }
