@@ -60,6 +60,7 @@ inline void one_column(const DeltaStep& step, int32_t column) {
 
 inline void delta_step(const DeltaStep& step) {
   int32_t column = 0;
+  for (; column + 64 <= step.columns; column += 64) wide_columns<4>(step, column);
   for (; column + 32 <= step.columns; column += 32) wide_columns<2>(step, column);
   for (; column + 16 <= step.columns; column += 16) wide_columns<1>(step, column);
   for (; column < step.columns; ++column) one_column(step, column);

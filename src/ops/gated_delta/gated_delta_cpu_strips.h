@@ -1,6 +1,6 @@
-// gated_delta on the CPU: one item per (sequence, value head, strip of 32 value columns); columns are independent. A
+// gated_delta on the CPU: one item per (sequence, value head, strip of 64 value columns); columns are independent. A
 // strip passes all tokens of its sequence in order. Between a prompt's first and last token the strip lives in a packed
-// copy (key_dim * 128 bytes, in L1), so a prompt moves each state once in and once out; a decode step is bound by
+// copy (key_dim * 256 bytes, in L1 or L2), so a prompt moves each state once in and once out; a decode step is bound by
 // reading and writing key_dim * value_dim * 4 bytes a head. Nothing depends on the strip, the batch or where a sequence
 // is cut. The arithmetic is a DeltaFunction of delta_kernel.h.
 #pragma once
@@ -18,8 +18,8 @@ namespace assay::ops {
 
 class GatedDeltaStrips : public Plan<GatedDeltaOp::Args> {
  public:
-  static constexpr int32_t kStrip = 32;       // value columns
-  static constexpr int32_t kMaxKeyDim = 512;  // the packed copy is on the stack: 64 KiB
+  static constexpr int32_t kStrip = 64;       // value columns
+  static constexpr int32_t kMaxKeyDim = 512;  // the packed copy is on the stack: 128 KiB
 
   GatedDeltaStrips(DeltaFunction step, const GatedDeltaDesc& desc) : step_(step), desc_(desc) {}
 
@@ -42,7 +42,7 @@ class GatedDeltaStrips : public Plan<GatedDeltaOp::Args> {
   }
 
  private:
-  static constexpr int64_t kGrain = 2;  // strips worth a thread: some microseconds
+  static constexpr int64_t kGrain = 1;  // strips worth a thread: some microseconds
   // Where a strip of the state is: row i at data + i * stride.
   struct ConstStrip {
     const float* data;

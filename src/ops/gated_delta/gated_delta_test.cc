@@ -290,7 +290,7 @@ TEST(GatedDelta, NeitherCutsNorThreadsMatter) {
 }
 
 TEST(GatedDelta, ABatchIsItsSequencesAlone) {
-  const GatedDeltaDesc desc = make_desc(2, 4, 16, 56, DType::kBf16);  // strips of 32, 16 and 8 columns
+  const GatedDeltaDesc desc = make_desc(2, 4, 16, 184, DType::kBf16);  // strips of 64, 64 and 32 + 16 + 8 columns
   Random random(41);
   const Inputs in = random_inputs(random, desc, 15);
   TestState filled = make_state(desc, 6);
