@@ -1,5 +1,7 @@
-// row_ratio [--json]: microseconds of every CPU row of every part op at the sizes of models/pocket, on one thread, and
-// how many times faster than the reference row it is. Ratios are of one run on one machine; nothing here is a test.
+// row_ratio [--json] [--op NAME]: every CPU row of every part op at the sizes of models/pocket, on one thread, with
+// warm caches: microseconds, how many times faster than the reference row, bytes and FLOPs per second, and the share of
+// the least time that the cache's read bandwidth and the best FLOP/s, measured in the same run, allow. Ratios are of
+// one run on one machine; nothing here is a test.
 #include <fmt/core.h>
 #include <fmt/format.h>
 
@@ -8,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/cpu/limits.h"
 #include "base/clock.h"
 #include "ops/attention/attention.h"
 #include "ops/conv_gates/conv_gates.h"
@@ -39,33 +42,51 @@ constexpr int32_t kExperts = 16;
 constexpr int32_t kTopK = 4;
 constexpr int64_t kVocab = 3072;
 
+// What one call has to move and to compute: weights, state and activations once each; a multiply-add is two FLOPs.
+struct Work {
+  double bytes = 0;
+  double flops = 0;
+};
+
 struct Timing {
   std::string op, desc, row;
   int32_t tokens;
   double us;
   double ratio;  // reference time / this row's
+  Work work;
+  double share;  // of the limits' time
 };
 
 class Report {
  public:
+  Report() {
+    Cpu cpu;
+    limits_ = cpu::measure_limits(cpu::pool_of(cpu.device().stream()), cpu.device().caps());
+  }
+
   // Times every row of Op that can run the Desc; rows end with the reference.
   template <class Op>
   void measure(Cpu& cpu, const typename Op::Desc& desc, const typename Op::Weights& weights,
-               const typename Op::Args& args, int32_t tokens) {
+               const typename Op::Args& args, int32_t tokens, const Work& work) {
     const size_t first = timings_.size();
     for (const Impl<Op>& impl : Op::impls()) {
       if (impl.backend != device::Backend::kCpu || impl.can_run(desc, cpu.device().caps())) continue;
       const auto ready = cpu.prepare<Op>(impl.name, desc, {tokens, 1}, weights);
-      timings_.push_back(
-          {std::string(Op::kName), describe(desc), impl.name, tokens, best_us([&] { ready.run(args); }), 1});
+      const double us = best_us([&] { ready.run(args); });
+      const double least_s = std::max(work.bytes / limits_.l3_read, work.flops / limits_.best_flops());
+      timings_.push_back({std::string(Op::kName), describe(desc), impl.name, tokens, us, 1, work, least_s * 1e6 / us});
     }
     for (size_t i = first; i < timings_.size(); ++i) timings_[i].ratio = timings_.back().us / timings_[i].us;
   }
 
   void print_table() const {
-    fmt::print("{:<10} {:<62} {:>3}  {:<14} {:>10} {:>8}\n", "op", "desc", "T", "row", "us", "ratio");
+    fmt::print("one thread: cache read {:.1f} GB/s, best {:.1f} GFLOP/s\n", limits_.l3_read / 1e9,
+               limits_.best_flops() / 1e9);
+    fmt::print("{:<12} {:<56} {:>3}  {:<15} {:>9} {:>7} {:>7} {:>8} {:>6}\n", "op", "desc", "T", "row", "us", "ratio",
+               "GB/s", "GFLOP/s", "share");
     for (const Timing& t : timings_) {
-      fmt::print("{:<10} {:<62} {:>3}  {:<14} {:>10.2f} {:>8.2f}\n", t.op, t.desc, t.tokens, t.row, t.us, t.ratio);
+      fmt::print("{:<12} {:<56.56} {:>3}  {:<15} {:>9.2f} {:>7.2f} {:>7.1f} {:>8.1f} {:>6.2f}\n", t.op, t.desc,
+                 t.tokens, t.row, t.us, t.ratio, t.work.bytes / t.us / 1e3, t.work.flops / t.us / 1e3, t.share);
     }
   }
 
@@ -74,8 +95,9 @@ class Report {
     for (const Timing& t : timings_) {
       lines += fmt::format(
           "{}  {{\"op\": \"{}\", \"desc\": \"{}\", \"tokens\": {}, \"row\": \"{}\", \"us\": {:.3f}, \"ratio\": "
-          "{:.3f}}}",
-          lines.empty() ? "" : ",\n", t.op, t.desc, t.tokens, t.row, t.us, t.ratio);
+          "{:.3f}, \"bytes\": {:.0f}, \"flops\": {:.0f}, \"share\": {:.3f}}}",
+          lines.empty() ? "" : ",\n", t.op, t.desc, t.tokens, t.row, t.us, t.ratio, t.work.bytes, t.work.flops,
+          t.share);
     }
     fmt::print("[\n{}\n]\n", lines);
   }
@@ -98,12 +120,20 @@ class Report {
     return best;
   }
 
+  cpu::Limits limits_;  // of one thread
   std::vector<Timing> timings_;
 };
 
 Tensor normal(Random& random, DType dtype, int64_t rows, int64_t cols) {
   return std::move(Tensor(dtype, rows, cols, 0).fill_normal(random));
 }
+
+double weight_bytes(WF format, int64_t rows, int64_t cols) {
+  const auto weights = static_cast<double>(rows * cols);
+  return format == WF::kNvfp4 ? weights * 9 / 16 : format == WF::kF32 ? weights * 4 : weights * 2;
+}
+
+double activation_bytes(int64_t elements) { return 2.0 * static_cast<double>(elements); }
 
 TokenCounts counts(int32_t tokens) { return {0, tokens, nullptr}; }
 
@@ -123,7 +153,10 @@ void linear(Report& report, int32_t tokens) {
     const WeightId id = cpu.weights().add(testing::random_matrix(random, shape.format, shape.n, shape.k));
     const Tensor x = normal(random, kActivation, tokens, shape.k);
     Tensor y(kActivation, tokens, shape.n);
-    report.measure<LinearOp>(cpu, desc, {id}, {counts(tokens), x.view(), {}, y.view()}, tokens);
+    report.measure<LinearOp>(
+        cpu, desc, {id}, {counts(tokens), x.view(), {}, y.view()}, tokens,
+        {weight_bytes(shape.format, shape.n, shape.k) + activation_bytes(tokens * (shape.n + shape.k)),
+         2.0 * static_cast<double>(tokens * shape.n * shape.k)});
   }
 }
 
@@ -134,7 +167,7 @@ void embed(Report& report, int32_t tokens) {
   Tensor ids(DType::kI32, tokens, 1, 0), y(kActivation, tokens, kHidden);
   ids.fill([&](int64_t, int64_t) { return static_cast<float>(random.below(kVocab)); });
   report.measure<EmbedOp>(cpu, {kVocab, kHidden, WF::kBf16, kActivation}, {id}, {counts(tokens), ids.view(), y.view()},
-                          tokens);
+                          tokens, {2 * activation_bytes(tokens * kHidden), 0});
 }
 
 void rms_norm(Report& report, int32_t tokens) {
@@ -146,7 +179,8 @@ void rms_norm(Report& report, int32_t tokens) {
     const Tensor x = normal(random, kActivation, tokens, desc.width * desc.groups);
     const Tensor z = normal(random, kActivation, tokens, desc.width * desc.groups);
     Tensor y(kActivation, tokens, desc.width * desc.groups);
-    report.measure<RmsNormOp>(cpu, desc, {id}, {counts(tokens), x.view(), z.view(), y.view()}, tokens);
+    report.measure<RmsNormOp>(cpu, desc, {id}, {counts(tokens), x.view(), z.view(), y.view()}, tokens,
+                              {activation_bytes((desc.kind == NormKind::kGated ? 3 : 2) * x.cols() * tokens), 0});
   }
 }
 
@@ -155,7 +189,8 @@ void silu_mul(Report& report, int32_t tokens) {
   Cpu cpu;
   const Tensor gate_up = normal(random, kActivation, tokens, 2 * kIntermediate);
   Tensor y(kActivation, tokens, kIntermediate);
-  report.measure<SiluMulOp>(cpu, {kIntermediate, kActivation}, {}, {counts(tokens), gate_up.view(), y.view()}, tokens);
+  report.measure<SiluMulOp>(cpu, {kIntermediate, kActivation}, {}, {counts(tokens), gate_up.view(), y.view()}, tokens,
+                            {activation_bytes(3 * kIntermediate * tokens), 0});
 }
 
 void router(Report& report, int32_t tokens) {
@@ -167,7 +202,9 @@ void router(Report& report, int32_t tokens) {
   const Tensor x = normal(random, kActivation, tokens, kHidden);
   Tensor ids(DType::kI32, tokens, kTopK), weights(DType::kF32, tokens, kTopK), scale(DType::kF32, tokens, 1);
   report.measure<RouterOp>(cpu, desc, {gate, shared},
-                           {counts(tokens), x.view(), {}, ids.view(), weights.view(), scale.view(), {}}, tokens);
+                           {counts(tokens), x.view(), {}, ids.view(), weights.view(), scale.view(), {}}, tokens,
+                           {weight_bytes(WF::kBf16, kExperts + 1, kHidden) + activation_bytes(tokens * kHidden),
+                            2.0 * static_cast<double>(tokens * (kExperts + 1) * kHidden)});
 }
 
 void experts(Report& report, int32_t tokens) {
@@ -191,8 +228,10 @@ void experts(Report& report, int32_t tokens) {
     Tensor y(kActivation, tokens, kHidden);
     report.measure<ExpertsOp>(
         cpu, desc, {id},
-        {counts(tokens), x.view(), ids.view(), weights.view(), shared.view(), scale.view(), x.view(), y.view()},
-        tokens);
+        {counts(tokens), x.view(), ids.view(), weights.view(), shared.view(), scale.view(), x.view(), y.view()}, tokens,
+        {std::min(kExperts, tokens * kTopK) * weight_bytes(format, 3 * kIntermediate, kHidden) +
+             activation_bytes(4 * tokens * kHidden),
+         2.0 * static_cast<double>(tokens * kTopK * 3 * kIntermediate * kHidden)});
   }
 }
 
@@ -224,7 +263,8 @@ void qk_norm_rope(Report& report, int32_t tokens) {
   const testing::TestBatch batch = one_sequence(tokens, cache.pages_for(kContext));
   const Tensor qkv = normal(random, kActivation, tokens, (2 * kHeads + 2 * kKvHeads) * kHeadDim);
   Tensor q(kActivation, tokens, kHeads * kHeadDim);
-  report.measure<QkNormRopeOp>(cpu, desc, {q_norm, k_norm}, {batch.view(), qkv.view(), q.view(), cache.view()}, tokens);
+  report.measure<QkNormRopeOp>(cpu, desc, {q_norm, k_norm}, {batch.view(), qkv.view(), q.view(), cache.view()}, tokens,
+                               {activation_bytes(2 * qkv.cols() * tokens), 0});
 }
 
 void attention(Report& report, int32_t tokens) {
@@ -237,7 +277,9 @@ void attention(Report& report, int32_t tokens) {
   const Tensor gate = normal(random, kActivation, tokens, kHeads * kHeadDim);
   Tensor out(kActivation, tokens, kHeads * kHeadDim);
   report.measure<AttentionOp>(cpu, desc, {},
-                              {batch.view(), q.view(), gate.view(), kHeadDim, cache.view(), out.view(), {}}, tokens);
+                              {batch.view(), q.view(), gate.view(), kHeadDim, cache.view(), out.view(), {}}, tokens,
+                              {activation_bytes(2 * kContext * kKvHeads * kHeadDim + 3 * tokens * q.cols()),
+                               4.0 * kHeads * kHeadDim * tokens * (kContext - (tokens - 1) / 2.0)});
 }
 
 void conv_gates(Report& report, int32_t tokens) {
@@ -259,7 +301,7 @@ void conv_gates(Report& report, int32_t tokens) {
   report.measure<ConvGatesOp>(
       cpu, desc, {conv, a_log, dt_bias},
       {batch.view(), qkv.view(), a.view(), b.view(), state.view(), q.view(), k.view(), v.view(), g.view(), beta.view()},
-      tokens);
+      tokens, {activation_bytes(tokens * 2 * desc.channels()), 0});
 }
 
 void gated_delta(Report& report, int32_t tokens) {
@@ -280,7 +322,7 @@ void gated_delta(Report& report, int32_t tokens) {
   Tensor out(kActivation, tokens, kValueHeads * kStateDim);
   report.measure<GatedDeltaOp>(
       cpu, desc, {}, {batch.view(), q.view(), k.view(), v.view(), g.view(), beta.view(), state.view(), out.view()},
-      tokens);
+      tokens, {8.0 * kValueHeads * kStateDim * kStateDim, 7.0 * tokens * kValueHeads * kStateDim * kStateDim});
 }
 
 void sample(Report& report, int32_t tokens) {
@@ -297,26 +339,48 @@ void sample(Report& report, int32_t tokens) {
   args.logits = logits.view();
   args.params = all.data();
   args.results = results.data();
-  report.measure<SampleOp>(cpu, {static_cast<int32_t>(kVocab), static_cast<int32_t>(kVocab) - 16}, {}, args, tokens);
+  report.measure<SampleOp>(cpu, {static_cast<int32_t>(kVocab), static_cast<int32_t>(kVocab) - 16}, {}, args, tokens,
+                           {8.0 * static_cast<double>(tokens * kVocab), 0});
 }
 
 // One line per part op; an op that keeps state or a cache makes it in its function.
-using Bench = void (*)(Report&, int32_t tokens);
-constexpr Bench kBenches[] = {embed,       rms_norm, linear,  qk_norm_rope, attention, conv_gates,
-                              gated_delta, router,   experts, silu_mul,     sample};
+struct Bench {
+  std::string_view op;
+  void (*run)(Report&, int32_t tokens);
+};
+constexpr Bench kBenches[] = {{"embed", embed},
+                              {"rms_norm", rms_norm},
+                              {"linear", linear},
+                              {"qk_norm_rope", qk_norm_rope},
+                              {"attention", attention},
+                              {"conv_gates", conv_gates},
+                              {"gated_delta", gated_delta},
+                              {"router", router},
+                              {"experts", experts},
+                              {"silu_mul", silu_mul},
+                              {"sample", sample}};
 
 }  // namespace
 }  // namespace assay::ops
 
 int main(int argc, char** argv) {
-  const bool json = argc == 2 && std::string_view(argv[1]) == "--json";
-  if (argc > 2 || (argc == 2 && !json)) {
-    fmt::print(stderr, "usage: row_ratio [--json]\n");
-    return 2;
+  bool json = false;
+  std::string_view op;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--json") {
+      json = true;
+    } else if (flag == "--op" && i + 1 < argc) {
+      op = argv[++i];
+    } else {
+      fmt::print(stderr, "usage: row_ratio [--json] [--op NAME]\n");
+      return 2;
+    }
   }
   assay::ops::Report report;
-  for (const assay::ops::Bench bench : assay::ops::kBenches) {
-    for (int32_t tokens : {1, 32}) bench(report, tokens);
+  for (const assay::ops::Bench& bench : assay::ops::kBenches) {
+    if (!op.empty() && bench.op != op) continue;
+    for (int32_t tokens : {1, 32}) bench.run(report, tokens);
   }
   json ? report.print_json() : report.print_table();
   return 0;

@@ -9,7 +9,7 @@ double dot_pairs_avx512_bf16(int64_t rounds) {
   constexpr int kChains = 12;
   Vec sum[kChains];
 #pragma GCC unroll 16
-  for (int c = 0; c < kChains; ++c) sum[c] = zero();
+  for (int c = 0; c < kChains; ++c) sum[c] = broadcast(static_cast<float>(c));  // else they are one chain
   const __m512bh ones = _mm512_cvtne2ps_pbh(broadcast(1.0f), broadcast(1.0f));
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 16
