@@ -82,7 +82,7 @@ ChoiceFinish Choice::finish(bool at_limit) {
   }
   if (tool_parser_ && !call_ended_) add(tool_parser_->finish());
   ChoiceFinish finish;
-  finish.reason = at_limit && !ended() ? "length" : "stop";
+  finish.reason = (at_limit || settings_.discard) && !ended() ? "length" : "stop";
   if (finish.reason == "stop" && tool_parser_ && tool_parser_->calls() > 0 && !settings_.named_call) {
     finish.reason = "tool_calls";
   }

@@ -104,7 +104,6 @@ std::string CompletionRun::whole_body() {
       TextChoice choice;
       choice.parts.index = static_cast<int32_t>(choices.size());
       choice.finish = slot.finish;
-      if (request_.score_only) choice.finish = ChoiceFinish{"length", {}, {}};
       choice.text = (request_.echo ? echoes_[static_cast<size_t>(prompt)] : "") + slot.text->take_delta().content;
       if (request_.logprobs) {
         std::vector<ops::SampleResult>& all = joined.emplace_back();

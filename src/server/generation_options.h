@@ -19,7 +19,8 @@ inline constexpr size_t kMaxStopBytes = 4096;  // of one stop string
 inline constexpr size_t kMaxStopTokens = 1024;
 inline constexpr size_t kMaxBiases = 1024;  // OpenAI's is 300; an object of the body has no more members
 inline constexpr int kMaxTopLogprobs = 20;
-inline constexpr int kMaxChoices = 128;
+inline constexpr int kMaxChoices = 128;        // of one prompt
+inline constexpr size_t kMaxAllChoices = 256;  // of all prompts: each has a copy of its prompt
 
 // What a request leaves out stays empty: the server's defaults apply.
 struct GenerationOptions {

@@ -137,6 +137,10 @@ void GenerationRun::start(std::string body) {
 MaybeError GenerationRun::prepare(const std::string& body) {
   ASSAY_FIELD(parse(body));
   ASSAY_FIELD(check_prompts());
+  if (prompts_.size() * static_cast<size_t>(choices_per_prompt()) > kMaxAllChoices) {
+    return invalid_field("n", fmt::format("n: {} prompts with {} choices each are more than {} choices",
+                                          prompts_.size(), choices_per_prompt(), kMaxAllChoices));
+  }
   for (const std::string& name : options().ignored_fields) context_.ignored_fields.note(name);
   const int32_t each = choices_per_prompt();
   const std::vector<int32_t> stops = stop_tokens();

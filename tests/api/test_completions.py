@@ -157,7 +157,7 @@ def test_sampling_fields_reach_it(client, http, model):
     ({"prompt": []}, "prompt"), ({"prompt": {}}, "prompt"), ({"prompt": [10**6]}, "prompt"), ({"max_tokens": 0}, "max_tokens"),
     ({"logprobs": 21}, "logprobs"), ({"best_of": 0}, "best_of"), ({"n": 3, "best_of": 2}, "best_of"), ({"echo": 1}, "echo"),
     ({"suffix": "x"}, "suffix"), ({"prompt": ""}, "prompt"), ({"temperature": 9}, "temperature"),
-    ({"stop_token_ids": [-1]}, "stop_token_ids"), ({"response_format": {"type": "json_object"}}, "response_format")])
+    ({"prompt": ["x"] * 20, "n": 20}, "n"), ({"stop_token_ids": [-1]}, "stop_token_ids"), ({"response_format": {"type": "json_object"}}, "response_format")])
 def test_refusals(http, model, more, param):
     response = http.post("/v1/completions", json={"model": model, "prompt": "x", **more})
     assert response.status_code == 400, response.text

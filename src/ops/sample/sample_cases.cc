@@ -18,6 +18,7 @@ namespace {
 struct Row {
   std::vector<double> logits;
   SampleParams params;
+  std::vector<LogitAdjustment> adjustments;
 };
 
 // Token `got` given weights sorted by rank. True when some admissible cut and rounding give it.
@@ -56,7 +57,7 @@ void judge_row(const SampleDesc& desc, const Row& row, const SampleResult& resul
   const auto equal = [&](const char* what, int64_t col, double got, double expected) {
     comparison.equal(Evidence::kSampled, what, index, col, got, expected);
   };
-  const auto& logits = row.logits;
+  std::vector<double> logits = row.logits;
   const auto real_end = logits.begin() + desc.real_vocab;
   const bool bad = std::any_of(logits.begin(), logits.end(), [](double l) { return std::isnan(l) || l == INFINITY; }) ||
                    std::none_of(logits.begin(), real_end, [](double l) { return std::isfinite(l); });
@@ -77,10 +78,13 @@ void judge_row(const SampleDesc& desc, const Row& row, const SampleResult& resul
                           ulp(DType::kF32, logit - lse));
   };
   std::vector<int32_t> order(static_cast<size_t>(desc.real_vocab));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-  });
+  const auto sort_columns = [&] {
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    });
+  };
+  sort_columns();
   const int32_t wanted = std::clamp(row.params.top_logprobs, 0, std::min(kMaxTopLogprobs, desc.real_vocab));
   equal("top_count", 0, result.top_count, wanted);
   for (int32_t i = 0; i < wanted && result.top_count == wanted; ++i) {
@@ -93,6 +97,13 @@ void judge_row(const SampleDesc& desc, const Row& row, const SampleResult& resul
   }
   logprob("logprob", 0, result.logprob, result.token);
   if (row.params.target >= 0) return equal("target", 0, result.token, row.params.target);
+  if (!row.adjustments.empty()) {
+    for (const LogitAdjustment& one : row.adjustments) {
+      double& logit = logits[static_cast<size_t>(one.token)];
+      logit = adjusted_logit(static_cast<float>(logit), one);
+    }
+    sort_columns();
+  }
   if (row.params.temperature <= 0) return equal("greedy token", 0, result.token, order[0]);
   std::vector<double> weights;
   for (int32_t id : order) {
@@ -103,6 +114,18 @@ void judge_row(const SampleDesc& desc, const Row& row, const SampleResult& resul
   if (rank == order.size() || !admissible(weights, row.params, rank, sum_error(desc.vocab, 1) + 88 * kUnit)) {
     comparison.fail(Evidence::kSampled,
                     fmt::format("row {}: token {} is not what this seed draws", index, result.token));
+  }
+}
+
+// The most likely token banned, others favoured, and some of every kind.
+void add_adjustments(const SampleDesc& desc, Row& row, CaseRandom& random) {
+  const auto likely = std::max_element(row.logits.begin(), row.logits.begin() + desc.real_vocab) - row.logits.begin();
+  row.adjustments.push_back({static_cast<int32_t>(likely), 1, -kBannedLogit});
+  const float scales[] = {1, 1.3f, 0.7f}, adds[] = {2.5f, -1.25f, 0, 6};
+  for (int32_t token = 0; token < desc.real_vocab;
+       token += 1 + static_cast<int32_t>(random.below(desc.real_vocab / 8 + 1))) {
+    if (token == likely) continue;
+    row.adjustments.push_back({token, scales[random.below(3)], adds[random.below(4)]});
   }
 }
 
@@ -152,6 +175,7 @@ Row make_row(const SampleDesc& desc, int32_t index, CaseRandom& random) {
   if (index % 16 == 12) {
     for (size_t i = 0; i < row.logits.size(); i += 3) row.logits[i] = -INFINITY;
   }
+  if (index % 3 == 1) add_adjustments(desc, row, random);
   return row;
 }
 
@@ -166,10 +190,15 @@ std::vector<Case<SampleOp>> make_cases(const SampleDesc& desc, const NoWeights&,
     CaseRandom random(context.seed + static_cast<uint64_t>(rows));
     auto made_rows = std::make_shared<std::vector<Row>>();
     std::vector<SampleParams> params;
+    std::vector<LogitAdjustment> adjustments;
     for (int32_t r = 0; r < rows; ++r) {
-      made_rows->push_back(make_row(desc, rows == 1 ? 5 : r, random));
-      params.push_back(made_rows->back().params);
+      Row& row = made_rows->emplace_back(make_row(desc, rows == 1 ? 5 : r, random));
+      row.params.first_adjustment = static_cast<int32_t>(adjustments.size());
+      row.params.adjustment_count = static_cast<int32_t>(row.adjustments.size());
+      adjustments.insert(adjustments.end(), row.adjustments.begin(), row.adjustments.end());
+      params.push_back(row.params);
     }
+    if (adjustments.empty()) adjustments.emplace_back();  // arrays are never empty
     Case<SampleOp> made;
     made.name = fmt::format("R={}", rows);
     made.work = int64_t{rows} * desc.vocab * 8;
@@ -180,10 +209,11 @@ std::vector<Case<SampleOp>> make_cases(const SampleDesc& desc, const NoWeights&,
       return (*made_rows)[static_cast<size_t>(r)].logits[static_cast<size_t>(c)];
     });
     const int param_array = bench.add_array<SampleParams>("params", params);
+    const int adjustment_array = bench.add_array<LogitAdjustment>("adjustments", adjustments);
     const std::vector<std::byte> blank(static_cast<size_t>(rows) * sizeof(SampleResult));
     const int results = bench.add_bytes("results", blank, Role::kOutput);
     made.args = {rows, bench.view(logits), bench.pointer<const SampleParams>(param_array),
-                 bench.pointer<SampleResult>(results)};
+                 bench.pointer<SampleResult>(results), bench.pointer<const LogitAdjustment>(adjustment_array)};
     made.digest = false;  // alternatives beyond top_count are nobody's
     made.judge = [&bench, desc, made_rows, results](Comparison& comparison) {
       const ConstBytes bytes = bench.bytes(results);
