@@ -16,6 +16,9 @@
 #include "backend/cpu/cpu_device.h"
 #include "proof/receipt.h"
 #include "proof/repro.h"
+#if ASSAY_FAULTS
+#include "assay/self_test.h"
+#endif
 
 namespace assay::app {
 namespace {
@@ -25,6 +28,7 @@ struct ProveOptions {
   bool json = false;
   std::string export_file;
   std::vector<std::string> diff;
+  bool self_test = false;
 };
 
 Result<nlohmann::ordered_json> read_report(const std::string& path) {
@@ -73,11 +77,15 @@ Result<void> run_prove(ProveOptions& options) {
   load.proof =
       proof_options(*options.common.proof, tokenizer.get(), child_environment(options.common, load.real_vocab));
   load.progress = [](const std::string& line) { log_info("{}", line); };
+#if ASSAY_FAULTS
+  if (options.self_test) return run_self_test(load);
+#endif
   ASSAY_ASSIGN(const proof::Report report, engine::prove(load));
   if (!options.export_file.empty()) {
     ASSAY_TRY(proof::write_atomically(options.export_file, proof::report_json(report) + "\n"));
   }
   fmt::print("{}", options.json ? proof::report_json(report) + "\n" : proof::report_text(report));
+  if (options.common.explain) fmt::print(stderr, "{}", report.explanation);
   int failed = 0;
   for (const proof::Verdict& verdict : report.verdicts) failed += verdict.state == proof::State::kFailed ? 1 : 0;
   if (failed == 0) return {};
@@ -116,6 +124,9 @@ Command add_prove(CLI::App& parent) {
   add_option(*app, "--row", options->common.proof->row, "Only rows of this name");
   add_flag(*app, "--json", options->json, "Print one object; its schema is in docs/proof.md");
   add_option(*app, "--export", options->export_file, "Also write that object to a file");
+#if ASSAY_FAULTS
+  add_flag(*app, "--self-test", options->self_test, "Inject every fault and print which evidence caught it");
+#endif
   app->add_option("--diff", options->diff, "Compare two exported files; nothing is run")->expected(2);
   return {app, [options] { return run_prove(*options); }};
 }

@@ -82,6 +82,20 @@ server::ServerOptions server_options(const ServeOptions& options, const checkpoi
   return result;
 }
 
+server::Verification verification(const proof::Report& report) {
+  server::Verification shown;
+  shown.proven = report.proven;
+  shown.fingerprint = report.fingerprint;
+  shown.body = proof::report_json(report);
+  shown.seconds = report.seconds;
+  for (const proof::Verdict& verdict : report.verdicts) {
+    shown.rows_passed += verdict.state == proof::State::kPassed ? 1 : 0;
+    shown.rows_failed += verdict.state == proof::State::kFailed ? 1 : 0;
+    shown.rows_refused += verdict.state == proof::State::kRefused ? 1 : 0;
+  }
+  return shown;
+}
+
 void announce(const std::string& host, uint16_t port) {
   const bool is_ipv6 = host.find(':') != std::string::npos;
   fmt::print("READY http://{}:{}\n", is_ipv6 ? "[" + host + "]" : host, port);
@@ -102,6 +116,7 @@ Result<void> run(const ServeOptions& options) {
   ASSAY_ASSIGN(session, open_session(options.common, options.max_queued_requests, progress));
 
   fmt::print(stderr, "{}", proof::report_text(session.engine->verification()));
+  server->set_verification(verification(session.engine->verification()));
 
   server::Model model;
   model.tokenizer = session.tokenizer.get();

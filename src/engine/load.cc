@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint_binder.h"
 #include "engine/local_engine.h"
 #include "models/make_model.h"
+#include "proof/repro.h"
 #include "proof/verdict_json.h"
 
 namespace assay::engine {
@@ -47,18 +48,16 @@ class Loader {
     ASSAY_TRY(prove_rows());
     proof::Report report = std::move(parts_.report);
     if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
-    report.seconds = static_cast<double>(now_us() - started_us_) / 1e6;
     return report;
   }
 
-  Result<void> answer_contact() {
+  Result<void> visit_instances(const VisitInstances& visit) {
     ASSAY_TRY(check_options());
     ASSAY_TRY(open());
     ASSAY_TRY(bind());
     ASSAY_TRY(size());
     ASSAY_ASSIGN(const ops::Instances instances, collect());
-    proof::ContactChild child;
-    proof::prove_kernels(instances, *parts_.device, *parts_.weights, options_.proof.certify.kernels, child);
+    visit(instances, *parts_.device, *parts_.weights);
     return {};
   }
 
@@ -191,26 +190,33 @@ class Loader {
     report.machine = proof::machine_id(parts_.device->caps());
     ASSAY_ASSIGN(const ops::Instances instances, collect());
     proof::Certifier certifier(instances, *parts_.device, *parts_.weights, receipt_, certify_);
-    ASSAY_TRY(certifier.run(report));
+    const Result<void> certified = certifier.run(report);
+    for (const std::string& path :
+         proof::write_repros(options_.proof.receipt_directory.empty() ? "." : options_.proof.receipt_directory,
+                             instances, report.verdicts, certify_.kernels)) {
+      report.notes.push_back("assay repro " + path + " shows the failure again");
+    }
+    ASSAY_TRY(certified);
     parts_.selector->set_judge(proof::Certifier::judge(report, certify_));
+    report.seconds = static_cast<double>(now_us() - started_us_) / 1e6;
     return {};
   }
 
   // The engine, with the evidence about the whole model.
   Result<std::unique_ptr<LocalEngine>> prove_engine() {
+    started_us_ = now_us();
     proof::Report report = std::move(parts_.report);
     describe_choice(*parts_.selector, weights_hash_, report);
-    device::Device& device = *parts_.device;
     std::unique_ptr<LocalEngine> engine = make_local_engine(std::move(parts_));
-    ASSAY_TRY(prove_whole(*engine, device, report));
+    ASSAY_TRY(prove_whole(*engine, report));
     if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
-    report.seconds = static_cast<double>(now_us() - started_us_) / 1e6;
+    report.seconds += static_cast<double>(now_us() - started_us_) / 1e6;
     if (!report.proven) report.fingerprint += "-unproven";
     engine->set_verification(std::move(report));
     return engine;
   }
 
-  Result<void> prove_whole(LocalEngine& engine, device::Device& device, proof::Report& report) {
+  Result<void> prove_whole(LocalEngine& engine, proof::Report& report) {
     std::vector<int32_t> text = options_.proof.text;
     constexpr size_t kTextTokens = 2 * kPrefillCut + 7;
     for (int64_t t = 0; text.size() < kTextTokens; ++t) {
@@ -223,7 +229,7 @@ class Loader {
       report.model = *known;
       return {};
     }
-    EngineProbe probe(engine, device);
+    EngineProbe probe(engine);
     if (!probe.possible()) {
       report.notes.push_back("the whole model was not run: steps give too few logits, or there are too few pages");
       return {};
@@ -265,7 +271,7 @@ class Loader {
       plain.forced_rows = {{"*", host ? "reference" : std::string(device::backend_name(backend)) + "_reference"}};
       Loader own(plain);
       ASSAY_ASSIGN(engine_, own.load());
-      probe_.emplace(*engine_, *own.device_);
+      probe_.emplace(*engine_);
       return {};
     }
     proof::ModelProbe* get() { return probe_ ? &*probe_ : nullptr; }
@@ -352,6 +358,16 @@ Result<proof::Report> prove(const LoadOptions& options) {
   return engine->verification();
 }
 
-Result<void> answer_contact(const LoadOptions& options) { return Loader(options).answer_contact(); }
+Result<void> visit_instances(const LoadOptions& options, const VisitInstances& visit) {
+  return Loader(options).visit_instances(visit);
+}
+
+Result<void> answer_contact(const LoadOptions& options) {
+  return visit_instances(options,
+                         [&](const ops::Instances& instances, device::Device& device, ops::WeightProvider& weights) {
+                           proof::ContactChild child;
+                           proof::prove_kernels(instances, device, weights, options.proof.certify.kernels, child);
+                         });
+}
 
 }  // namespace assay::engine

@@ -76,6 +76,10 @@ Result<std::unique_ptr<LocalEngine>> load(const LoadOptions& options);
 // rows are in the report, not an error.
 Result<proof::Report> prove(const LoadOptions& options);
 
+// Everything the model asks of ops, with the device and weights to run them: for tests of the proof itself.
+using VisitInstances = std::function<void(const ops::Instances&, device::Device&, ops::WeightProvider&)>;
+Result<void> visit_instances(const LoadOptions& options, const VisitInstances& visit);
+
 // The child's side of first contact (proof/contact.h): loads as far as needed, runs the rows it is asked for, answers.
 Result<void> answer_contact(const LoadOptions& options);
 

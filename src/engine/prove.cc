@@ -14,6 +14,19 @@ constexpr int32_t kCompanyTokens = 17;
 // Names the rule by which seeds become tokens (ops/sample/sample_random.h): part of the fingerprint.
 constexpr std::string_view kSeedRule = "philox4x32-10, 53 bits, counter = index of the token";
 
+// Keeps the logits of one step; taps of an engine see host memory.
+class LogitsTap : public ops::Taps {
+ public:
+  void record(std::string_view site, int, const ops::ConstView& value) override {
+    if (site != "logits") return;
+    for (int64_t row = 0; row < value.rows; ++row) {
+      const float* first = value.row<float>(row);
+      logits.insert(logits.end(), first, first + value.cols);
+    }
+  }
+  std::vector<float> logits;
+};
+
 }  // namespace
 
 std::vector<proof::ManifestTensor> manifest_of(const checkpoint::Checkpoint& checkpoint) {
@@ -46,6 +59,7 @@ Result<void> check_tensors(const checkpoint::Checkpoint& checkpoint, const Proof
 void describe_choice(const ops::Selector& selector, uint64_t weights_hash, proof::Report& report) {
   uint64_t hash = hash64(kSeedRule, weights_hash);
   report.proven = true;
+  report.explanation = selector.explain();
   for (const ops::Decision& decision : selector.decisions()) {
     const auto verdict = std::find_if(report.verdicts.begin(), report.verdicts.end(), [&](const proof::Verdict& v) {
       return v.op == decision.op && v.desc == decision.desc && v.row == decision.chosen;
@@ -83,8 +97,7 @@ std::vector<float> EngineProbe::logits(std::span<const int32_t> text, proof::Arr
       arrangement == proof::Arrangement::kBatched && (limits.state_slots == 0 || limits.state_slots >= 4);
   const int32_t fitting = std::min(limits.max_step_tokens, limits.max_step_outputs) / kPrefillCut * kPrefillCut;
   const int32_t piece_tokens = arrangement == proof::Arrangement::kWhole ? fitting : kPrefillCut;
-  std::vector<float> all;
-  ops::SiteTap tap(device_, "logits");
+  LogitsTap tap;
   engine_.set_taps(&tap);
   Piece piece;
   for (int32_t first = 0; first < static_cast<int32_t>(text.size()); first += piece_tokens) {
@@ -92,15 +105,12 @@ std::vector<float> EngineProbe::logits(std::span<const int32_t> text, proof::Arr
     piece.count = std::min(piece_tokens, static_cast<int32_t>(text.size()) - first);
     engine_.submit(make_step(text, piece, company));
     engine_.collect();
-    for (int32_t t = 0; t < piece.count; ++t) {
-      for (int32_t id = 0; id < vocab(); ++id) all.push_back(static_cast<float>(tap.at(t, id)));
-    }
     piece.read_slot = piece.write_slot;
     piece.write_slot = 1 - piece.write_slot;
   }
   engine_.set_taps(nullptr);
   poison();
-  return all;
+  return std::move(tap.logits);
 }
 
 Step EngineProbe::make_step(std::span<const int32_t> text, const Piece& piece, bool company) {

@@ -36,7 +36,7 @@ void describe_choice(const ops::Selector& selector, uint64_t weights_hash, proof
 // Runs texts through an engine that nobody else uses, and leaves its pages and slots poisoned as they were.
 class EngineProbe : public proof::ModelProbe {
  public:
-  EngineProbe(LocalEngine& engine, device::Device& device) : engine_(engine), device_(device) {}
+  explicit EngineProbe(LocalEngine& engine) : engine_(engine) {}
   // Whether the engine can give the logits of every token of a piece.
   bool possible() const;
   int32_t vocab() const override;
@@ -51,7 +51,6 @@ class EngineProbe : public proof::ModelProbe {
   void poison();
 
   LocalEngine& engine_;
-  device::Device& device_;
   uint64_t step_ = 0;
   int32_t used_pages_ = 0;
 };

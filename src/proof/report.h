@@ -47,11 +47,12 @@ struct Report {
   std::vector<WeightVerdict> weights;
   ModelVerdict model;
   std::vector<ChosenRow> chosen;
-  bool proven = false;  // every chosen row passed, and the model
-  double seconds = 0;
+  bool proven = false;       // every chosen row passed, and the model
+  double seconds = 0;        // of proving alone, without loading
   std::string receipt_path;  // empty: none is kept
   std::string build, machine;
   std::vector<std::string> notes;  // one line each: foreign receipts, changed tensors
+  std::string explanation;         // per op and Desc, why each row was chosen or not
   std::string fingerprint;         // hash of weights, orders of the chosen rows, and the rule of seeds
 };
 

@@ -6,6 +6,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/clock.h"
@@ -71,9 +72,10 @@ struct Server::State {
   Metrics metrics;
   RunContext context;
   std::atomic<bool> draining = false;
-  std::mutex mutex;  // guards model and progress
+  std::mutex mutex;  // guards model, progress and verification
   std::shared_ptr<const server::Model> model;
   std::string progress;
+  std::optional<Verification> verification;
   const int64_t created = unix_seconds();
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<boost::asio::thread_pool> pool;
@@ -101,6 +103,11 @@ struct Server::State {
   void one_model(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
   void health(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
   void ready(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
+  void show_verification(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
+  std::optional<Verification> known_verification() {
+    const std::lock_guard lock(mutex);
+    return verification;
+  }
   void metrics_text(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
   void root(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
 };
@@ -116,6 +123,7 @@ const std::vector<Server::State::Route>& Server::State::routes() {
       {"/apply-template", "POST", true, &State::handle_text<apply_template>},
       {"/v1/models", "GET", true, &State::models},
       {kModelsPrefix, "GET", true, &State::one_model},
+      {"/v1/verification", "GET", true, &State::show_verification},
       {"/health", "GET", false, &State::health},
       {"/ready", "GET", false, &State::ready},
       {"/metrics", "GET", false, &State::metrics_text},
@@ -207,7 +215,13 @@ void Server::State::one_model(HttpRequest request, const Writer& writer, std::sh
 }
 
 void Server::State::health(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model>) {
-  send_json(writer, status_body("alive"));
+  const auto known = known_verification();
+  send_json(writer, status_body(known && !known->proven ? "alive, unproven" : "alive"));
+}
+
+void Server::State::show_verification(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model>) {
+  const auto known = known_verification();
+  send_json(writer, known ? known->body : "{\"proven\":false}");
 }
 
 void Server::State::ready(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model>) {
@@ -223,6 +237,9 @@ void Server::State::metrics_text(HttpRequest, const Writer& writer, std::shared_
     response.body = metrics.text(&stats);
   } else {
     response.body = metrics.text(nullptr);
+  }
+  if (const auto known = known_verification()) {
+    response.body += verification_metrics(*known, context.options.model_id);
   }
   writer->send(std::move(response));
 }
@@ -260,6 +277,13 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
 void Server::set_loading_progress(std::string progress) {
   const std::lock_guard lock(state_->mutex);
   state_->progress = std::move(progress);
+}
+
+void Server::set_verification(Verification verification) {
+  const std::lock_guard lock(state_->mutex);
+  CHECK(!state_->model, "requests may already show the old fingerprint");
+  if (!verification.fingerprint.empty()) state_->context.options.system_fingerprint = verification.fingerprint;
+  state_->verification = std::move(verification);
 }
 
 void Server::set_ready(Model model) {

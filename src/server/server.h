@@ -3,6 +3,7 @@
 //   POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /apply-template    503 until set_ready, and
 //   GET /v1/models, /v1/models/{id}                                                        while draining
 //   GET /health                  alive: always 200                  GET /ready: 200 between set_ready and drain
+//   GET /v1/verification         what is proven of the rows in use; 503 until then
 //   GET /metrics                 Prometheus' text format            GET /: what there is
 #pragma once
 
@@ -13,6 +14,7 @@
 #include "base/result.h"
 #include "server/model.h"
 #include "server/server_options.h"
+#include "server/verification.h"
 
 namespace assay::server {
 
@@ -27,7 +29,8 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  void set_loading_progress(std::string progress);  // shown as error.progress of the 503s
+  void set_loading_progress(std::string progress);   // shown as error.progress of the 503s
+  void set_verification(Verification verification);  // before set_ready
   void set_ready(Model model);
   uint16_t port() const;
 

@@ -1,0 +1,218 @@
+#include "proof/certify.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "numeric/bf16.h"
+#include "ops/linear/linear.h"
+#include "proof/repro.h"
+#include "proof/testing.h"
+
+namespace assay::proof {
+namespace {
+
+using ops::LinearOp;
+
+const ops::Impl<LinearOp>& portable() {
+  for (const auto& impl : LinearOp::impls()) {
+    if (std::string_view(impl.name) == "cpu_portable") return impl;
+  }
+  return LinearOp::impls().back();
+}
+
+// cpu_portable with every output times a factor.
+template <int kPercent>
+class Scaled : public ops::Plan<LinearOp::Args> {
+ public:
+  explicit Scaled(ops::PlanPtr<LinearOp> healthy) : healthy_(std::move(healthy)) {}
+  void enqueue(const LinearOp::Args& args, const ops::Launch& launch) const override {
+    healthy_->enqueue(args, launch);
+    for (int64_t t = 0; t < args.y.rows; ++t) {
+      for (int64_t n = 0; n < args.y.cols; ++n) {
+        if (args.y.dtype == DType::kF32) {
+          args.y.row<float>(t)[n] *= kPercent / 100.0f;
+        } else {
+          auto& y = args.y.row<numeric::Bf16>(t)[n];
+          y = numeric::bf16_from_float(numeric::bf16_to_float(y) * (kPercent / 100.0f));
+        }
+      }
+    }
+  }
+
+ private:
+  ops::PlanPtr<LinearOp> healthy_;
+};
+
+template <int kPercent>
+ops::Impl<LinearOp> scaled_row(const char* name) {
+  ops::Impl<LinearOp> row = portable();
+  row.name = name;
+  row.order = [](const ops::LinearDesc&) { return ops::OrderId::kNone; };
+  row.make = [](const ops::LinearDesc& desc, const ops::Bucket& bucket, const LinearOp::Weights& weights,
+                ops::MakeContext& context) -> Result<ops::PlanPtr<LinearOp>> {
+    ASSAY_ASSIGN(auto healthy, portable().make(desc, bucket, weights, context));
+    return ops::PlanPtr<LinearOp>(std::make_unique<Scaled<kPercent>>(std::move(healthy)));
+  };
+  return row;
+}
+
+class Certify : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = ::testing::TempDir() + "certify_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(directory_);
+  }
+  void TearDown() override { ops::test_rows<LinearOp>().clear(); }
+
+  Result<Report> run(const CertifyOptions& options = {}) {
+    Report report;
+    Receipt receipt = Receipt::open(directory_, model_.device->caps(), report.notes);
+    Certifier certifier(model_.instances, *model_.device, model_.weights, receipt, options);
+    const Result<void> done = certifier.run(report);
+    ASSAY_TRY(receipt.save());
+    report.receipt_path = receipt.path();
+    if (!done.ok()) return done.error();
+    return report;
+  }
+  std::string chosen(const Report& report, const CertifyOptions& options = {}) {
+    ops::Selector selector;
+    for (const auto& [op, row] : options.forced) EXPECT_TRUE(selector.force(op, row).ok());
+    selector.set_judge(Certifier::judge(report, options));
+    auto row = selector.row<LinearOp>(model_.instances.of<LinearOp>().front().desc, model_.device->caps());
+    return row.ok() ? (*row)->name : "none: " + row.error().got;
+  }
+
+  testing::SmallModel model_{DType::kBf16, 1};
+  std::string directory_;
+};
+
+TEST_F(Certify, AWrongRowFirstInTheListIsPassedOverAndNamed) {
+  const auto healthy = run();
+  ASSERT_TRUE(healthy.ok());
+  const std::string usual = chosen(*healthy);
+  ops::test_rows<LinearOp>().push_back(scaled_row<105>("five_percent"));
+  const auto report = run();
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(chosen(*report), usual);
+  const std::string text = report_text(*report);
+  EXPECT_NE(text.find("five_percent     failed"), std::string::npos) << text;
+}
+
+TEST_F(Certify, RowsOfOneOrderMustAgreeBitForBit) {
+  ops::Impl<LinearOp> row = scaled_row<100>("same_bits");
+  row.order = portable().order;
+  ops::test_rows<LinearOp>().push_back(row);
+  auto report = run();
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(chosen(*report), "same_bits");
+  std::vector<Verdict> verdicts = report->verdicts;
+  const auto mine =
+      std::find_if(verdicts.begin(), verdicts.end(), [](const Verdict& v) { return v.row == "same_bits"; });
+  mine->digest ^= 1;
+  judge_orders(verdicts);
+  EXPECT_EQ(mine->state, State::kFailed);
+  EXPECT_NE(mine->reason.find("same order of additions"), std::string::npos);
+}
+
+TEST_F(Certify, AForcedRowIsProvenToo) {
+  ops::test_rows<LinearOp>().push_back(scaled_row<105>("five_percent"));
+  CertifyOptions options;
+  options.forced = {{"linear", "five_percent"}};
+  const auto refused = run(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().kind, ErrorKind::kNumerical);
+  EXPECT_NE(refused.error().message().find("five_percent"), std::string::npos);
+  options.allow_unproven = true;
+  const auto allowed = run(options);
+  ASSERT_TRUE(allowed.ok());
+  EXPECT_EQ(chosen(*allowed, options), "five_percent");
+}
+
+TEST_F(Certify, ASecondRunTakesEverythingFromTheReceipt) {
+  ASSERT_TRUE(run().ok());
+  const auto second = run();
+  ASSERT_TRUE(second.ok());
+  for (const Verdict& v : second->verdicts) EXPECT_TRUE(v.remembered || v.state == State::kRefused) << v.row;
+  for (const WeightVerdict& w : second->weights) EXPECT_TRUE(w.remembered) << w.weight;
+}
+
+TEST_F(Certify, DamagedForeignAndOldReceiptsAreIgnoredWithOneLine) {
+  const auto first = run();
+  ASSERT_TRUE(first.ok());
+  std::ifstream file(first->receipt_path);
+  const std::string good(std::istreambuf_iterator<char>(file), {});
+  const auto with = [&](const std::string& text) {
+    std::ofstream(first->receipt_path) << text;
+    std::vector<std::string> notes;
+    const Receipt receipt = Receipt::open(directory_, model_.device->caps(), notes);
+    EXPECT_EQ(receipt.kernel(first->verdicts[0], "normal"), nullptr);
+    return notes.size() == 1 ? notes[0] : std::to_string(notes.size()) + " notes";
+  };
+  const auto replaced = [&](std::string from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    return text;
+  };
+  EXPECT_NE(with(good.substr(0, good.size() / 2)).find("damaged"), std::string::npos);
+  EXPECT_NE(with("").find("damaged"), std::string::npos);
+  EXPECT_NE(with(replaced("\"schema\": 1", "\"schema\": 2")).find("schema"), std::string::npos);
+  EXPECT_NE(with(replaced("\"build\": \"", "\"build\": \"0")).find("another build"), std::string::npos);
+  EXPECT_NE(with(replaced("\"machine\": \"", "\"machine\": \"x")).find("another machine"), std::string::npos);
+  EXPECT_NE(with(replaced("\"repeats\": ", "\"repeats\": 1")).find("checksum"), std::string::npos);
+}
+
+TEST_F(Certify, TwoProcessesKeepWhatEitherFound) {
+  const auto report = run();
+  ASSERT_TRUE(report.ok());
+  std::vector<std::string> notes;
+  Receipt a = Receipt::open(directory_, model_.device->caps(), notes);
+  Receipt b = Receipt::open(directory_, model_.device->caps(), notes);
+  Verdict other = report->verdicts[0];
+  other.row = "of a";
+  a.add(other, "normal");
+  other.row = "of b";
+  b.add(other, "normal");
+  ASSERT_TRUE(a.save().ok());
+  ASSERT_TRUE(b.save().ok());
+  const Receipt both = Receipt::open(directory_, model_.device->caps(), notes);
+  EXPECT_NE(both.kernel(other, "normal"), nullptr);
+  other.row = "of a";
+  EXPECT_NE(both.kernel(other, "normal"), nullptr);
+}
+
+TEST_F(Certify, AChangedTensorIsNamed) {
+  std::vector<std::string> notes;
+  std::vector<ManifestTensor> tensors{{"a", 1}, {"b", 2}};
+  EXPECT_TRUE(check_manifest(directory_, "model", tensors, false, notes).first_use);
+  EXPECT_TRUE(check_manifest(directory_, "model", tensors, false, notes).changed.empty());
+  tensors[1].hash = 3;
+  EXPECT_EQ(check_manifest(directory_, "model", tensors, false, notes).changed, std::vector<std::string>{"b"});
+  EXPECT_TRUE(check_manifest(directory_, "model", tensors, true, notes).changed.empty());
+  EXPECT_TRUE(check_manifest(directory_, "model", tensors, false, notes).changed.empty());
+  tensors.pop_back();
+  EXPECT_EQ(check_manifest(directory_, "model", tensors, false, notes).changed, std::vector<std::string>{"b (gone)"});
+  EXPECT_TRUE(notes.empty());
+}
+
+TEST_F(Certify, AFailureCanBeShownAgainFromItsFile) {
+  ops::test_rows<LinearOp>().push_back(scaled_row<105>("five_percent"));
+  const auto report = run();
+  ASSERT_TRUE(report.ok());
+  const auto paths = write_repros(directory_, model_.instances, report->verdicts, {});
+  ASSERT_EQ(paths.size(), 3u);  // one for each Desc of linear
+  const auto again = run_repro(paths[0], *model_.device);
+  ASSERT_TRUE(again.ok()) << again.error().message();
+  EXPECT_EQ(again->state, State::kFailed);
+  ops::test_rows<LinearOp>().clear();
+  ops::test_rows<LinearOp>().push_back(scaled_row<100>("five_percent"));
+  const auto repaired = run_repro(paths[0], *model_.device);
+  ASSERT_TRUE(repaired.ok());
+  EXPECT_EQ(repaired->state, State::kPassed) << repaired->reason;
+  std::ofstream(paths[0]) << "{}";
+  EXPECT_FALSE(run_repro(paths[0], *model_.device).ok());
+}
+
+}  // namespace
+}  // namespace assay::proof
