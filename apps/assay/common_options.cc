@@ -66,6 +66,7 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
   add_option(app, "--dummy-layers", options.dummy_layers, "Dummy weights: only the first so many layers; 0: all")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  add_option(app, "--device", options.device, "What runs the model: cpu, cuda or cuda:INDEX")->capture_default_str();
   add_option(app, "--threads", options.threads, "CPU threads; 0: as many as the process may use")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
@@ -106,6 +107,7 @@ std::vector<std::string> child_environment(const CommonOptions& options, int32_t
           "ASSAY_DUMMY_FORMAT=" + options.dummy_format,
           "ASSAY_DUMMY_ROUTER=" + options.dummy_router,
           fmt::format("ASSAY_DUMMY_LAYERS={}", options.dummy_layers),
+          "ASSAY_DEVICE=" + options.device,
           fmt::format("ASSAY_THREADS={}", options.threads),
           "ASSAY_COMPUTE=" + options.compute,
           fmt::format("ASSAY_CONTEXT_LENGTH={}", options.context_length),
@@ -122,6 +124,7 @@ engine::LoadOptions load_options(const CommonOptions& options) {
   load.dummy.format = parse_dummy_format(options.dummy_format);
   if (options.dummy_router == "skewed") load.dummy.router = checkpoint::DummyRouter::kSkewed;
   load.dummy_layers = options.dummy_layers;
+  load.device = options.device;
   load.threads = options.threads;
   load.compute = options.compute == "f32" ? DType::kF32 : DType::kBf16;
   load.context_tokens = options.context_length;

@@ -44,6 +44,7 @@ struct CommonOptions {
   std::string dummy_format = kDefaultDummyFormat;
   std::string dummy_router = "uniform";
   int32_t dummy_layers = 0;
+  std::string device = "cpu";
   int threads = 0;
   std::string compute = "bf16";
   std::vector<std::string> forced_rows;  // "op=row"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "backend/cpu/cpu_device.h"
+#include "backend/make_device.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "checkpoint/checkpoint_binder.h"
@@ -96,7 +96,7 @@ class Loader {
   }
 
   Result<void> bind() {
-    parts_.device = cpu::make_cpu_device(options_.threads);
+    ASSAY_ASSIGN(parts_.device, backend::make_device(options_.device, options_.threads));
     device_ = parts_.device.get();
     parts_.weights = std::make_unique<WeightStore>(*parts_.device);
     parts_.selector = std::make_unique<ops::Selector>();

@@ -28,6 +28,7 @@ struct LoadOptions {
   LoadFormat load_format = LoadFormat::kSafetensors;
   checkpoint::DummyOptions dummy;  // kDummy only; tied_embeddings comes from the config
   int32_t dummy_layers = 0;        // kDummy only: the first so many layers; 0: all
+  std::string device = "cpu";      // as backend::make_device() names it
   int threads = 0;                 // CPU threads; 0: as many as the process may use
   DType compute = DType::kBf16;    // dtype of activations and KV: kBf16, or kF32 (the oracle mode)
   int32_t context_tokens = 0;      // most positions of a sequence; 0: what the config says

@@ -1,12 +1,38 @@
 #include "engine/local_engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
 
 namespace assay::engine {
 namespace {
+
+// Shows values in host memory to the taps of a caller, wherever the ops run.
+class HostTaps : public ops::Taps {
+ public:
+  HostTaps(device::Device& device, ops::Taps& taps) : device_(device), taps_(taps) {}
+
+  void record(std::string_view site, int layer, const ops::ConstView& value) override {
+    if (device_.caps().backend == device::Backend::kCpu) {
+      taps_.record(site, layer, value);
+      return;
+    }
+    if (value.rows == 0) return;
+    const int64_t elements = (value.rows - 1) * value.stride + value.cols;
+    const size_t bytes = static_cast<size_t>(elements) * dtype_bytes(value.dtype);
+    host_.resize(bytes);
+    device_.synchronize();
+    device_.download(host_.data(), value.data, bytes);
+    taps_.record(site, layer, {host_.data(), value.dtype, value.rows, value.cols, value.stride});
+  }
+
+ private:
+  device::Device& device_;
+  ops::Taps& taps_;
+  std::vector<std::byte> host_;
+};
 
 // Runs a step when it is collected: on a CPU the caller's thread is the device.
 class InProcessEngine : public LocalEngine {
@@ -24,7 +50,10 @@ class InProcessEngine : public LocalEngine {
   const proof::Report& verification() const override { return parts_.report; }
   void set_verification(proof::Report report) override { parts_.report = std::move(report); }
   std::string explain() const override { return parts_.selector->explain(); }
-  void set_taps(ops::Taps* taps) override { taps_ = taps; }
+  void set_taps(ops::Taps* taps) override {
+    taps_.reset();
+    if (taps != nullptr) taps_.emplace(*parts_.device, *taps);
+  }
 
   void submit(Step step) override {
     CHECK(static_cast<int32_t>(pending_.size()) < parts_.limits.max_in_flight, "{} steps in flight", pending_.size());
@@ -79,7 +108,7 @@ class InProcessEngine : public LocalEngine {
     launch.workspace =
         ops::View(parts_.workspace.data(), DType::kU8, 1, static_cast<int64_t>(parts_.workspace.bytes()));
     launch.flags = &sentinel_;
-    launch.taps = taps_;
+    launch.taps = taps_ ? &*taps_ : nullptr;
     return launch;
   }
 
@@ -139,7 +168,7 @@ class InProcessEngine : public LocalEngine {
   ops::Sentinel sentinel_;
   std::deque<Step> pending_;
   StepResult last_;
-  ops::Taps* taps_ = nullptr;
+  std::optional<HostTaps> taps_;
   std::vector<int32_t> ids_;
   std::vector<ops::SampleParams> params_;
   std::vector<uint32_t> words_;

@@ -32,6 +32,7 @@ std::vector<std::vector<int32_t>> story_prompts() {
 std::unique_ptr<engine::LocalEngine> load(const std::string& directory, int32_t max_sequences) {
   engine::LoadOptions options;
   options.model_directory = directory;
+  options.device = testing::test_device();
   options.max_sequences = max_sequences;
   return engine::load(options).value();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -12,6 +13,12 @@
 #include "engine/load.h"
 
 namespace assay::testing {
+
+// The device under test: ASSAY_TEST_DEVICE, or the CPU.
+inline std::string test_device() {
+  const char* name = std::getenv("ASSAY_TEST_DEVICE");
+  return name == nullptr ? "cpu" : name;
+}
 
 // Collects named intermediate values as floats, one row after another.
 class RecordingTaps : public ops::Taps {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "end_to_end/random_model.h"
+#include "end_to_end/sequence_runner.h"
 #include "engine/load.h"
 #include "scheduler/scheduler.h"
 
@@ -41,6 +42,7 @@ class Serving {
   Serving() : model_(shape()) {
     engine::LoadOptions options;
     options.model_directory = model_.path();
+    options.device = testing::test_device();
     options.max_sequences = 8;
     options.max_step_tokens = 96;
     options.context_tokens = 384;
