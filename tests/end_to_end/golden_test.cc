@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "backend/cpu/cpu_device.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "end_to_end/sequence_runner.h"
@@ -165,13 +166,23 @@ void check_f32_prompt(engine::LocalEngine& engine, size_t index, Worst& worst) {
   }
 }
 
-TEST(Golden, PortableRowsInF32) {
-  const auto engine = load_pocket(DType::kF32, "cpu_portable");
+void check_f32_rows(const char* row) {
+  const auto engine = load_pocket(DType::kF32, row);
   Worst worst;
   for (size_t i = 0; i < golden().prompts.size(); ++i) check_f32_prompt(*engine, i, worst);
-  std::printf("portable f32: max logit difference %.2e, max KL %.2e\n", worst.logit, worst.kl);
+  std::printf("%s f32: max logit difference %.2e, max KL %.2e\n", row, worst.logit, worst.kl);
   EXPECT_LE(worst.logit, 2e-3);
   EXPECT_LE(worst.kl, 1e-6);
+}
+
+TEST(Golden, PortableRowsInF32) { check_f32_rows("cpu_portable"); }
+
+// Where an op has no such row, its first that can run.
+TEST(Golden, VectorRowsInF32) {
+  const device::CpuFeatures cpu = cpu::detect_features();
+  if (!cpu.avx2) GTEST_SKIP() << "the CPU has no AVX2";
+  check_f32_rows("cpu_avx2");
+  if (cpu.avx512) check_f32_rows("cpu_avx512");
 }
 
 TEST(Golden, ReferenceRowsInF32) {
