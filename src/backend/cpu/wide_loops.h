@@ -17,8 +17,10 @@ inline void use(Vec value) {
 template <int kChains>
 inline double multiply_add(int64_t rounds) {
   Vec sum[kChains];
+  float start[kChains + 15];  // no two registers alike, or they would be computed once
+  for (int i = 0; i < kChains + 15; ++i) start[i] = static_cast<float>(i);
 #pragma GCC unroll 16
-  for (int c = 0; c < kChains; ++c) sum[c] = broadcast(static_cast<float>(c));
+  for (int c = 0; c < kChains; ++c) sum[c] = load(start + c);
   const Vec factor = broadcast(0.5f), value = broadcast(1.0f);
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 16

@@ -7,11 +7,11 @@ namespace assay::ops {
 
 extern const Impl<ExpertsOp> kExpertsReference;
 extern const Impl<ExpertsOp> kExpertsCpuPortable;
-extern const Impl<ExpertsOp> kExpertsCudaGrouped;
 extern const Impl<ExpertsOp> kExpertsCpuAvx2;
 extern const Impl<ExpertsOp> kExpertsCpuAvx512;
 extern const Impl<ExpertsOp> kExpertsCpuAvx512Bf16;
 extern const Impl<ExpertsOp> kExpertsCudaReference;
+extern const Impl<ExpertsOp> kExpertsCudaGrouped;
 
 Refusal refuse_weight_only(const ExpertsDesc& desc);
 

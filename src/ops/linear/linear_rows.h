@@ -7,13 +7,13 @@ namespace assay::ops {
 
 extern const Impl<LinearOp> kLinearReference;
 extern const Impl<LinearOp> kLinearCpuPortable;
-extern const Impl<LinearOp> kLinearCudaGemm;
-extern const Impl<LinearOp> kLinearCudaGemv;
-extern const Impl<LinearOp> kLinearCudaPhased;
 extern const Impl<LinearOp> kLinearCpuAvx2;
 extern const Impl<LinearOp> kLinearCpuAvx512;
 extern const Impl<LinearOp> kLinearCpuAvx512Bf16;
 extern const Impl<LinearOp> kLinearCudaReference;
+extern const Impl<LinearOp> kLinearCudaGemv;
+extern const Impl<LinearOp> kLinearCudaGemm;
+extern const Impl<LinearOp> kLinearCudaPhased;
 
 Refusal refuse_weight_only(const LinearDesc& desc);
 

@@ -7,8 +7,8 @@ namespace assay::ops {
 
 extern const Impl<QkNormRopeOp> kQkNormRopeReference;
 extern const Impl<QkNormRopeOp> kQkNormRopeCpuPortable;
-extern const Impl<QkNormRopeOp> kQkNormRopeCudaReference;
 extern const Impl<QkNormRopeOp> kQkNormRopeCudaWarp;
+extern const Impl<QkNormRopeOp> kQkNormRopeCudaReference;
 
 inline Refusal refuse_qk_norm_rope(const QkNormRopeDesc& desc, const DeviceCaps&) {
   const auto stored = [](DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF32; };

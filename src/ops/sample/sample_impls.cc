@@ -9,8 +9,8 @@ std::string describe(const SampleDesc& desc) {
 std::span<const Impl<SampleOp>> SampleOp::impls() {
   static const Impl<SampleOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kSampleCudaParts,
-      kSampleCudaReference,
+    kSampleCudaParts,
+    kSampleCudaReference,
 #endif
     kSampleCpuPortable,
     kSampleReference,
