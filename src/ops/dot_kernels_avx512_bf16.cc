@@ -175,24 +175,23 @@ inline __m512i code_table() {
   return _mm512_broadcast_i64x4(codes);
 }
 
-// E4M3 scales of eight blocks, each twice: the bits in place are scale * 2^-120, also of subnormals; then NaN for the
-// code that is one. Bit 7 is the sign.
+// E4M3 scales of eight blocks, each twice: the bits in place are scale * 2^-120, also of subnormals. Signs and NaNs,
+// which weights should not have, take a way of their own.
 inline __m512 scale_lanes(uint64_t blocks) {
+  constexpr uint64_t kOnes = 0x0101010101010101, kMagnitudes = 0x7f * kOnes, kSigns = 0x80 * kOnes;
   const __m128i eight = _mm_cvtsi64_si128(static_cast<long long>(blocks));
   const __m512i codes = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(eight, eight));
-  const __m512i magnitude = _mm512_and_si512(codes, _mm512_set1_epi32(0x7f));
-  const __m512i bits =
-      _mm512_or_si512(_mm512_slli_epi32(magnitude, 20), _mm512_slli_epi32(_mm512_srli_epi32(codes, 7), 31));
-  const __m512 value = _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
-  const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
-  return _mm512_mask_blend_ps(nan, value, _mm512_set1_ps(__builtin_nanf("")));
+  const __m512 value = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(codes, 20)), _mm512_set1_ps(0x1p120f));
+  if ((((blocks & kMagnitudes) + kOnes) | blocks) & kSigns) [[unlikely]] {
+    const __m512i magnitude = _mm512_and_si512(codes, _mm512_set1_epi32(0x7f));
+    const __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(codes, 7), 31);
+    const __m512i bits = _mm512_or_si512(_mm512_slli_epi32(magnitude, 20), sign);
+    const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
+    return _mm512_mask_blend_ps(nan, _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f)),
+                                _mm512_set1_ps(__builtin_nanf("")));
+  }
+  return value;
 }
-
-// Codes and scales of one row.
-struct Codes {
-  const std::byte* codes;
-  const std::byte* scales;
-};
 
 // sum[r][t] += one step of 128 columns; `planes` of x at x[t] + at.
 template <int R, int T>
