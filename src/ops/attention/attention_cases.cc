@@ -185,13 +185,17 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
     }
     auto expected = std::make_shared<Expected>();
     const Definition definition(desc, bench, arrays, *batch, page_stride);
-    int64_t work = 0;
-    const int64_t pairs = int64_t{tokens} * desc.heads, step = std::max<int64_t>(1, pairs / 48) | 1;
-    for (int64_t i = 0; i < pairs; i += step) {  // from the last token: it sees the most
-      const int64_t pair = pairs - 1 - i;
-      work += 4 * int64_t{batch->positions[static_cast<size_t>(pair / desc.heads)] + 1} * desc.head_dim;
-      if (i > 0 && work > kCheckWork && context.effort != Effort::kFull) break;
-      definition.compute({pair / desc.heads, static_cast<int32_t>(pair % desc.heads)}, *expected);
+    // Every so many pairs of token and head as the work allows, and of every sequence at least the last token with one
+    // head. The step is odd: all heads come in turn.
+    const int64_t pairs = int64_t{tokens} * desc.heads;
+    const int64_t budget = context.effort == Effort::kFull ? 16 * kCheckWork : kCheckWork;
+    const int64_t step = std::max({int64_t{1}, 2 * made.work / budget, pairs / 48}) | 1;
+    for (int64_t pair = pairs - 1; pair >= 0; --pair) {
+      const int64_t token = pair / desc.heads;
+      const int32_t sequence = batch->sequence_of[static_cast<size_t>(token)];
+      const bool last = token + 1 == batch->query_start[static_cast<size_t>(sequence) + 1];
+      if ((pairs - 1 - pair) % step != 0 && !(last && pair % desc.heads == sequence % desc.heads)) continue;
+      definition.compute({token, static_cast<int32_t>(pair % desc.heads)}, *expected);
     }
     made.judge = [&bench, desc, arrays, expected](Comparison& comparison) {
       for (size_t i = 0; i < expected->checked.size(); ++i) {
