@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/bytes.h"
@@ -50,6 +52,9 @@ class Device {
   virtual void fill(void* to, int byte, size_t bytes) = 0;
   virtual Stream stream() = 0;
   virtual void synchronize() = 0;
+  // Runs what `enqueue` puts on stream(). A device that can keeps the work under `key` and replays it the next time:
+  // the same key must mean the same launches on the same addresses, and `enqueue` must neither allocate nor wait.
+  virtual void run_captured([[maybe_unused]] uint64_t key, const std::function<void()>& enqueue) { enqueue(); }
 
  private:
   friend class Buffer;

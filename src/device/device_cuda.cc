@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <unordered_map>
 #include <utility>
 
 #include "device/probe_cuda.h"
@@ -15,6 +16,8 @@
 
 namespace assay::device {
 namespace {
+
+constexpr size_t kMostGraphs = 256;  // kept at once; shapes of decode steps are few
 
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
@@ -82,10 +85,21 @@ class CudaDevice : public Device {
   void fill(void* to, int byte, size_t bytes) override {
     CUDA_OK(cudaSetDevice(index_));
     CUDA_OK(cudaMemsetAsync(to, byte, bytes, stream_));
-    CUDA_OK(cudaStreamSynchronize(stream_));
   }
 
   Stream stream() override { return {Backend::kCuda, stream_}; }
+
+  void run_captured(uint64_t key, const std::function<void()>& enqueue) override {
+    const auto found = graphs_.find(key);
+    if (found != graphs_.end()) {
+      found->second.replay(stream());
+      return;
+    }
+    if (graphs_.size() >= kMostGraphs) graphs_.clear();
+    auto captured = CudaGraph::capture(stream(), enqueue);
+    CHECK(captured.ok(), "{}", captured.error().message());
+    graphs_.emplace(key, std::move(captured).value()).first->second.replay(stream());
+  }
 
   void synchronize() override {
     CUDA_OK(cudaSetDevice(index_));
@@ -107,6 +121,7 @@ class CudaDevice : public Device {
   int index_;
   cudaStream_t stream_ = nullptr;
   DeviceCaps caps_;
+  std::unordered_map<uint64_t, CudaGraph> graphs_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/hash.h"
 
 namespace assay::engine {
 namespace {
@@ -80,11 +81,11 @@ class InProcessEngine : public LocalEngine {
     const auto ids = std::span(ids_).first(step.tokens.size());
     for (size_t t = 0; t < ids.size(); ++t) ids[t] = resolve(step.tokens[t]);
     parts_.arrays.fill(step, ids);
-    parts_.device->fill(parts_.sentinel.data(), 0, words_.size() * sizeof(uint32_t));
-    forward(step);
+    upload_sampling(step);
+    enqueue(step);
     StepResult result;
     result.id = step.id;
-    if (!step.outputs.empty()) sample(step, result);
+    read_outputs(step, result);
     read_sentinel(result);
     last_ = result;
     result.compute_us = now_us() - start_us;
@@ -135,21 +136,52 @@ class InProcessEngine : public LocalEngine {
                                               [&](const OutputRequest& o) { return o.token < decode_tokens; }));
   }
 
-  void sample(const Step& step, StepResult& result) {
+  void upload_sampling(const Step& step) {
     const size_t rows = step.outputs.size();
     for (size_t r = 0; r < rows; ++r) params_[r] = step.outputs[r].params;
-    parts_.device->upload(parts_.sample_params.data(), params_.data(), rows * sizeof(ops::SampleParams));
-    ops::Launch run = launch();
-    run.layer = static_cast<int>(words_.size()) - 1;
+    if (rows > 0) {
+      parts_.device->upload(parts_.sample_params.data(), params_.data(), rows * sizeof(ops::SampleParams));
+    }
     if (!step.adjustments.empty()) {
       parts_.device->upload(parts_.sample_adjustments.data(), step.adjustments.data(),
                             step.adjustments.size() * sizeof(ops::LogitAdjustment));
     }
+  }
+
+  // Steps of decode and verify rows come again and again in few shapes: the device may replay them. A shape fixes all
+  // launches, because the arrays of equal shapes lie at equal addresses (step_arrays.h).
+  void enqueue(const Step& step) {
+    const auto work = [&] {
+      parts_.device->fill(parts_.sentinel.data(), 0, words_.size() * sizeof(uint32_t));
+      forward(step);
+      if (!step.outputs.empty()) sample(step.outputs.size());
+    };
+    const ops::BatchView& batch = parts_.arrays.batch();
+    if (taps_ || batch.tokens.decode < batch.tokens.total) {
+      work();
+      return;
+    }
+    uint64_t shape = 0;
+    for (int64_t size : {int64_t{batch.tokens.total}, int64_t{batch.sequences}, int64_t{batch.page_table_stride},
+                         static_cast<int64_t>(step.outputs.size())}) {
+      shape = hash_fold(shape, static_cast<uint64_t>(size));
+    }
+    parts_.device->run_captured(shape, work);
+  }
+
+  void sample(size_t rows) {
+    ops::Launch run = launch();
+    run.layer = static_cast<int>(words_.size()) - 1;
     parts_.sample->enqueue(
         {static_cast<int32_t>(rows), logits(rows), static_cast<const ops::SampleParams*>(parts_.sample_params.data()),
          static_cast<ops::SampleResult*>(parts_.sample_results.data()),
          static_cast<const ops::LogitAdjustment*>(parts_.sample_adjustments.data())},
         run);
+  }
+
+  void read_outputs(const Step& step, StepResult& result) {
+    const size_t rows = step.outputs.size();
+    if (rows == 0) return;
     parts_.device->synchronize();
     result.outputs.resize(rows);
     parts_.device->download(result.outputs.data(), parts_.sample_results.data(), rows * sizeof(ops::SampleResult));

@@ -1,6 +1,7 @@
 #include "engine/step_arrays.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace assay::engine {
 namespace {
@@ -91,6 +92,10 @@ void StepArrays::fill(const Step& step, std::span<const int32_t> ids) {
     if (row.phase != Phase::kPrefill) decode_tokens += row.token_count;
     page_stride = std::max(page_stride, row.page_count);
   }
+  // Few different strides, so that steps come in few shapes.
+  const int32_t most_pages = (limits_.context_tokens + limits_.page_tokens - 1) / limits_.page_tokens;
+  page_stride = std::min(static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(page_stride))),
+                         std::max(most_pages, page_stride));
   ids_ = place(tokens, [&](int32_t* out) { std::copy(ids.begin(), ids.end(), out); });
   batch_ = {};
   batch_.tokens = {decode_tokens, static_cast<int32_t>(tokens), nullptr};
