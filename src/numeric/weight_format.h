@@ -53,10 +53,13 @@ struct EncodedMatrix {
 constexpr int64_t encoded_bytes(const EncodedMatrix& matrix) {
   const int64_t count = matrix.rows * matrix.cols;
   switch (matrix.format) {
-    case WeightFormat::kF32: return 4 * count;
+    case WeightFormat::kF32:
+      return 4 * count;
     case WeightFormat::kBf16:
-    case WeightFormat::kF16: return 2 * count;
-    case WeightFormat::kNvfp4: return count / 2 + count / kNvfp4Block + static_cast<int64_t>(sizeof(float));
+    case WeightFormat::kF16:
+      return 2 * count;
+    case WeightFormat::kNvfp4:
+      return count / 2 + count / kNvfp4Block + static_cast<int64_t>(sizeof(float));
   }
   return 0;
 }

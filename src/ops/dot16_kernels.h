@@ -4,8 +4,8 @@
 //   kRowTile, kTokenTile: rows and tokens of a register tile
 // Everything here is in an anonymous namespace too, so that each file keeps its own copy.
 //
-// Order of additions: dot_order.h, with multiplications fused. Up to four tokens weights are decoded as they are read; above, kDotRowBlock rows are decoded to a panel in L1/L2, kChunk columns at a time, and used for all
-// tokens.
+// Order of additions: dot_order.h, with multiplications fused. Up to four tokens weights are decoded as they are read;
+// above, kDotRowBlock rows are decoded to a panel in L1/L2, kChunk columns at a time, and used for all tokens.
 #pragma once
 
 #include <cstring>

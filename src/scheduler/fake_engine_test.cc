@@ -68,7 +68,8 @@ TEST(FakeEngineDeathTest, SeesBadStepsAtSubmit) {
   EXPECT_DEATH(engine.submit(step_of(1, {kPrompt, {Phase::kDecode, 3, {8}, {3}, 4, 5}})), "after a prefill row");
   EXPECT_DEATH(engine.submit(step_of(1, {{Phase::kPrefill, 3, {5}, {2}, 1, 0}})), "prefill cut at position 3");
   EXPECT_DEATH(engine.submit(step_of(1, {{Phase::kPrefill, 0, {5}, {2, 3}, -1, 0}})), "2 pages for 1 positions");
-  EXPECT_DEATH(engine.submit(step_of(1, {kPrompt, {Phase::kPrefill, 0, {5}, {2}, -1, 1}})), "page 2 written by one row and held by another");
+  EXPECT_DEATH(engine.submit(step_of(1, {kPrompt, {Phase::kPrefill, 0, {5}, {2}, -1, 1}})),
+               "page 2 written by one row and held by another");
   EXPECT_DEATH(engine.submit(step_of(1, {kPrompt, {Phase::kPrefill, 0, {5}, {3}, -1, 0}})), "two rows write slot 0");
   EXPECT_DEATH(engine.submit(step_of(1, {{Phase::kDecode, 3, {8}, {2}, 0, 0}})), "slot 0 written and read");
 }

@@ -19,9 +19,7 @@ inline Vec load_bf16(const void* from) {
   const __m256i bits = _mm256_loadu_si256(static_cast<const __m256i*>(from));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
-inline Vec load_f16(const void* from) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
-}
+inline Vec load_f16(const void* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(from))); }
 inline void store(float* to, Vec value) { _mm512_storeu_ps(to, value); }
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }

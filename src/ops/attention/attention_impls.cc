@@ -10,13 +10,13 @@ std::string describe(const AttentionDesc& desc) {
 std::span<const Impl<AttentionOp>> AttentionOp::impls() {
   static const Impl<AttentionOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kAttentionCudaSplit,
-      kAttentionCudaReference,
+    kAttentionCudaSplit,
+    kAttentionCudaReference,
 #endif
-      kAttentionCpuAvx512,
-      kAttentionCpuAvx2,
-      kAttentionCpuPortable,
-      kAttentionReference,
+    kAttentionCpuAvx512,
+    kAttentionCpuAvx2,
+    kAttentionCpuPortable,
+    kAttentionReference,
   };
   return rows;
 }

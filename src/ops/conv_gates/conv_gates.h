@@ -1,9 +1,9 @@
 // conv_gates: the front of a gated delta net: short causal convolution, split, l2 norm, gates.
 //
 //   u = [q | k | v] channels of `qkv`, C = 2 * key_heads * key_dim + value_heads * value_dim
-//   y_t[c] = round( silu( sum_{j < width} w[c, j] * u_{t - width + 1 + j}[c] ) )     w[c, width - 1] meets the token itself
-//   q_h = y_q,h * rsqrt(sum(y_q,h^2) + 1e-6) * key_dim^-0.5,   k_h = y_k,h * rsqrt(sum(y_k,h^2) + 1e-6)     (sum, not mean)
-//   v = y_v,   beta = sigmoid(b),   g = -exp(A_log) * softplus(a + dt_bias)  with softplus(x) = x above 20
+//   y_t[c] = round( silu( sum_{j < width} w[c, j] * u_{t - width + 1 + j}[c] ) )     w[c, width - 1] meets the token
+//   itself q_h = y_q,h * rsqrt(sum(y_q,h^2) + 1e-6) * key_dim^-0.5,   k_h = y_k,h * rsqrt(sum(y_k,h^2) + 1e-6) (sum,
+//   not mean) v = y_v,   beta = sigmoid(b),   g = -exp(A_log) * softplus(a + dt_bias)  with softplus(x) = x above 20
 //
 // Inputs before a sequence's first token of the step come from its conv state (slot state_read; -1: zeros); the last
 // width - 1 inputs, oldest first, are left in slot state_write. Both hold the unconvolved u in the activation dtype.

@@ -10,11 +10,11 @@ std::string describe(const ConvGatesDesc& desc) {
 std::span<const Impl<ConvGatesOp>> ConvGatesOp::impls() {
   static const Impl<ConvGatesOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kConvGatesCudaHead,
-      kConvGatesCudaReference,
+    kConvGatesCudaHead,
+    kConvGatesCudaReference,
 #endif
-      kConvGatesCpuPortable,
-      kConvGatesReference,
+    kConvGatesCpuPortable,
+    kConvGatesReference,
   };
   return rows;
 }

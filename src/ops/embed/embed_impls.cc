@@ -12,11 +12,11 @@ std::string describe(const EmbedDesc& desc) {
 std::span<const Impl<EmbedOp>> EmbedOp::impls() {
   static const Impl<EmbedOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kEmbedCudaGather,
-      kEmbedCudaReference,
+    kEmbedCudaGather,
+    kEmbedCudaReference,
 #endif
-      kEmbedCpuPortable,
-      kEmbedReference,
+    kEmbedCpuPortable,
+    kEmbedReference,
   };
   return rows;
 }

@@ -44,14 +44,14 @@ Result<const WeightSource*> checked_experts(const WeightProvider& weights, Weigh
 std::span<const Impl<ExpertsOp>> ExpertsOp::impls() {
   static const Impl<ExpertsOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kExpertsCudaGrouped,
-      kExpertsCudaReference,
+    kExpertsCudaGrouped,
+    kExpertsCudaReference,
 #endif
-      kExpertsCpuAvx512Bf16,
-      kExpertsCpuAvx512,
-      kExpertsCpuAvx2,
-      kExpertsCpuPortable,
-      kExpertsReference,
+    kExpertsCpuAvx512Bf16,
+    kExpertsCpuAvx512,
+    kExpertsCpuAvx2,
+    kExpertsCpuPortable,
+    kExpertsReference,
   };
   return rows;
 }

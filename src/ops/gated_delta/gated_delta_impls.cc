@@ -10,13 +10,13 @@ std::string describe(const GatedDeltaDesc& desc) {
 std::span<const Impl<GatedDeltaOp>> GatedDeltaOp::impls() {
   static const Impl<GatedDeltaOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kGatedDeltaCudaRecurrent,
-      kGatedDeltaCudaReference,
+    kGatedDeltaCudaRecurrent,
+    kGatedDeltaCudaReference,
 #endif
-      kGatedDeltaCpuAvx512,
-      kGatedDeltaCpuAvx2,
-      kGatedDeltaCpuPortable,
-      kGatedDeltaReference,
+    kGatedDeltaCpuAvx512,
+    kGatedDeltaCpuAvx2,
+    kGatedDeltaCpuPortable,
+    kGatedDeltaReference,
   };
   return rows;
 }

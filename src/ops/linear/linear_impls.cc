@@ -17,16 +17,16 @@ Refusal refuse_weight_only(const LinearDesc& desc) {
 std::span<const Impl<LinearOp>> LinearOp::impls() {
   static const Impl<LinearOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kLinearCudaPhased,
-      kLinearCudaGemv,
-      kLinearCudaGemm,
-      kLinearCudaReference,
+    kLinearCudaPhased,
+    kLinearCudaGemv,
+    kLinearCudaGemm,
+    kLinearCudaReference,
 #endif
-      kLinearCpuAvx512Bf16,
-      kLinearCpuAvx512,
-      kLinearCpuAvx2,
-      kLinearCpuPortable,
-      kLinearReference,
+    kLinearCpuAvx512Bf16,
+    kLinearCpuAvx512,
+    kLinearCpuAvx2,
+    kLinearCpuPortable,
+    kLinearReference,
   };
   return rows;
 }

@@ -11,11 +11,11 @@ std::string describe(const QkNormRopeDesc& desc) {
 std::span<const Impl<QkNormRopeOp>> QkNormRopeOp::impls() {
   static const Impl<QkNormRopeOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kQkNormRopeCudaWarp,
-      kQkNormRopeCudaReference,
+    kQkNormRopeCudaWarp,
+    kQkNormRopeCudaReference,
 #endif
-      kQkNormRopeCpuPortable,
-      kQkNormRopeReference,
+    kQkNormRopeCpuPortable,
+    kQkNormRopeReference,
   };
   return rows;
 }

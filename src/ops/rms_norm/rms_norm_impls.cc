@@ -15,11 +15,11 @@ std::string describe(const RmsNormDesc& desc) {
 std::span<const Impl<RmsNormOp>> RmsNormOp::impls() {
   static const Impl<RmsNormOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kRmsNormCudaBlock,
-      kRmsNormCudaReference,
+    kRmsNormCudaBlock,
+    kRmsNormCudaReference,
 #endif
-      kRmsNormCpuPortable,
-      kRmsNormReference,
+    kRmsNormCpuPortable,
+    kRmsNormReference,
   };
   return rows;
 }

@@ -31,14 +31,14 @@ Result<std::vector<numeric::EncodedMatrix>> router_matrices(const WeightProvider
 std::span<const Impl<RouterOp>> RouterOp::impls() {
   static const Impl<RouterOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kRouterCudaTile,
-      kRouterCudaReference,
+    kRouterCudaTile,
+    kRouterCudaReference,
 #endif
-      kRouterCpuAvx512Bf16,
-      kRouterCpuAvx512,
-      kRouterCpuAvx2,
-      kRouterCpuPortable,
-      kRouterReference,
+    kRouterCpuAvx512Bf16,
+    kRouterCpuAvx512,
+    kRouterCpuAvx2,
+    kRouterCpuPortable,
+    kRouterReference,
   };
   return rows;
 }

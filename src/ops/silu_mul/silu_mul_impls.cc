@@ -11,11 +11,11 @@ std::string describe(const SiluMulDesc& desc) {
 std::span<const Impl<SiluMulOp>> SiluMulOp::impls() {
   static const Impl<SiluMulOp> rows[] = {
 #if ASSAY_WITH_CUDA
-      kSiluMulCudaElementwise,
-      kSiluMulCudaReference,
+    kSiluMulCudaElementwise,
+    kSiluMulCudaReference,
 #endif
-      kSiluMulCpuPortable,
-      kSiluMulReference,
+    kSiluMulCpuPortable,
+    kSiluMulReference,
   };
   return rows;
 }

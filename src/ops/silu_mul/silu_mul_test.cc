@@ -20,8 +20,8 @@ Tensor run(Cpu& cpu, const char* row, const Tensor& gate_up) {
   return y;
 }
 
-// The exponential is within 1.5 ulp; then a sum, a quotient and a product: 6 roundings and the last one to the output. Below -88.7
-// exp(-x) passes the largest float and silu, then less than 89 * 2^-128, becomes zero.
+// The exponential is within 1.5 ulp; then a sum, a quotient and a product: 6 roundings and the last one to the output.
+// Below -88.7 exp(-x) passes the largest float and silu, then less than 89 * 2^-128, becomes zero.
 TEST(SiluMul, RowsComputeTheFormula) {
   Random random(1);
   for (DType activation : {DType::kBf16, DType::kF32}) {
