@@ -1,7 +1,8 @@
 # Entry points for people. CMake and Ninja do the work.
 
 JOBS ?= $(shell nproc)
-BUILD := build/release
+# make build CUDA=1: with the CUDA backend, in a build folder of its own.
+BUILD := build/$(if $(CUDA),cuda,release)
 ASAN := build/asan
 VENV := build/venv
 FUZZ := build/fuzz
@@ -17,7 +18,7 @@ SUITES := $(sort $(dir $(wildcard tests/*/test_*.py)))
 help:
 	@echo "make run        install what is needed, build, serve models/pocket on http://$(HOST):$(PORT)"
 	@echo "make deps       install the packages that building and testing need"
-	@echo "make build      build/release/bin/assay"
+	@echo "make build      build/release/bin/assay; with CUDA=1 build/cuda/bin/assay, which needs nvcc"
 	@echo "make check      formatting, layers, unit tests: under two minutes once built"
 	@echo "make test       everything that continuous integration runs"
 	@echo "make test-asan  unit tests with AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -28,7 +29,7 @@ deps:
 	@tools/install_deps.sh
 
 $(BUILD)/build.ninja:
-	cmake --preset release
+	cmake --preset release -B $(BUILD) $(if $(CUDA),-DASSAY_CUDA=ON)
 
 build: $(BUILD)/build.ninja
 	cmake --build $(BUILD) --target assay -j $(JOBS)
