@@ -1,12 +1,12 @@
 // hash64: a fast hash of bytes, to notice changes: not against an adversary.
 //
-// Eight 64-bit lanes, each fed one word of every 64-byte stripe: lane = (lane ^ word) * odd, then a rotation. A lane's
-// step is a bijection of the lane for a given word and of the word for a given lane, so two inputs of equal length that
-// differ in one word never agree in that lane. The end folds lanes and length through 64 x 64 -> 128-bit
+// Eight 64-bit lanes, each fed one word of every 64-byte stripe: lane = (lane ^ word) * odd, then its upper half into
+// its lower one: a product alone leaves a flipped top bit where it was, for one bit of the next stripe to undo. A
+// lane's step is a bijection of the lane for a given word and of the word for a given lane, so two inputs of equal
+// length that differ in one word never agree in that lane. The end folds lanes and length through 64 x 64 -> 128-bit
 // multiplications. The lanes are independent, so the loop runs at memory speed.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <string_view>
 
@@ -26,7 +26,8 @@ inline uint64_t hash64(ConstBytes bytes, uint64_t seed = 0) {
   for (size_t i = 0; i < kLanes; ++i) lanes[i] = seed + (i + 1) * 0xA24BAED4963EE407ull;
   const auto stripe = [&](const std::byte* at) {
     for (size_t i = 0; i < kLanes; ++i) {
-      lanes[i] = std::rotl((lanes[i] ^ load_unaligned<uint64_t>(at + i * sizeof(uint64_t))) * kOdd, 29);
+      const uint64_t product = (lanes[i] ^ load_unaligned<uint64_t>(at + i * sizeof(uint64_t))) * kOdd;
+      lanes[i] = product ^ product >> 32;
     }
   };
   size_t done = 0;

@@ -381,7 +381,7 @@ TEST_F(ServerTest, RoutesAndMethods) {
   EXPECT_EQ(get("/health?verbose=1")["status"], "alive");
   EXPECT_EQ(get("/ready")["status"], "ready");
   EXPECT_EQ(get("/")["name"], "assay");
-  EXPECT_EQ(get("/")["endpoints"].size(), 13u);
+  EXPECT_EQ(get("/")["endpoints"].size(), 14u);
 }
 
 TEST_F(ServerTest, Models) {
