@@ -127,7 +127,7 @@ Command add_prove(CLI::App& parent) {
 #if ASSAY_FAULTS
   add_flag(*app, "--self-test", options->self_test, "Inject every fault and print which evidence caught it");
 #endif
-  app->add_option("--diff", options->diff, "Compare two exported files; nothing is run")->expected(2);
+  add_option(*app, "--diff", options->diff, "Compare two exported files; nothing is run")->expected(2);
   return {app, [options] { return run_prove(*options); }};
 }
 

@@ -1,8 +1,9 @@
 """Exit codes and messages of wrong usage, wrong models and the environment."""
 import pytest
 
-COMMANDS = ["serve", "chat", "generate", "perplexity", "eval", "inspect", "bench"]
-LOADING = [command for command in COMMANDS if command != "inspect"]
+COMMANDS = ["serve", "chat", "generate", "perplexity", "eval", "inspect", "bench", "prove", "repro"]
+OF_MODELS = [command for command in COMMANDS if command != "repro"]  # repro takes a file and no flags
+LOADING = [command for command in OF_MODELS if command != "inspect"]
 COMMON = ["--threads", "--compute", "--force", "--context-length", "--max-running-requests", "--kv-cache-bytes",
           "--explain"]
 ARGUMENTS = {"generate": ["--prompt", "x"], "perplexity": ["--file", "README.md"], "eval": ["--file", "README.md"]}
@@ -14,7 +15,7 @@ def test_help_names_every_command(assay):
     assert [line.split()[0] for line in done.stdout.splitlines() if line[2:3].isalpha() and line[:2] == "  "] == COMMANDS
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", OF_MODELS)
 def test_help_explains_every_flag(assay, command):
     done = assay.run(command, "--help")
     assert done.returncode == 0
@@ -42,7 +43,7 @@ def test_wrong_usage_is_2(assay, arguments):
     assert done.stderr and not done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", OF_MODELS)
 def test_missing_model_is_3(assay, command, tmp_path):
     for directory, words in [(tmp_path / "none", "no such model directory"), (tmp_path, "config.json")]:
         done = assay.run(command, directory, *ARGUMENTS.get(command, []))
