@@ -23,8 +23,9 @@ if(CCACHE_PROGRAM)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
+# Known to the files that list rows or devices and to the CUDA sources; all others compile as they do without CUDA.
 list(JOIN ASSAY_CUDA_ARCHS ", " arch_text)
-target_compile_definitions(assay_flags INTERFACE ASSAY_WITH_CUDA=1 "ASSAY_CUDA_ARCHS=\"${arch_text}\"")
+set(ASSAY_CUDA_DEFINITIONS ASSAY_WITH_CUDA=1 "ASSAY_CUDA_ARCHS=\"${arch_text}\"")
 # FMT_*: nvcc hands g++ 12 code in which consteval format strings of fmt 9 do not compile; they are checked when
 # the same headers are compiled as C++.
 # --fmad=false: a row's rounding is what its source says; kernels fuse where they call fmaf().
@@ -32,7 +33,7 @@ target_compile_definitions(assay_flags INTERFACE ASSAY_WITH_CUDA=1 "ASSAY_CUDA_A
 target_compile_options(assay_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CUDA>:-DFMT_CONSTEVAL=;-DFMT_USE_CONSTEXPR=1;--expt-relaxed-constexpr;--fmad=false;-Xptxas=--warn-on-spills>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra>")
-target_link_libraries(assay_flags INTERFACE CUDA::cudart_static)
+target_link_libraries(assay_flags INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
 
 function(assay_cuda_gencode result)
   set(options "")
@@ -56,8 +57,14 @@ function(assay_cuda_sources result)
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${gencode_sm90}")
     elseif(source MATCHES "\\.cu$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${gencode}")
+    else()
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-isystem;${CUDAToolkit_INCLUDE_DIRS}")
     endif()
     list(APPEND kept ${source})
   endforeach()
   set(${result} ${kept} PARENT_SCOPE)
+endfunction()
+
+function(assay_cuda_definitions)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS "${ASSAY_CUDA_DEFINITIONS}")
 endfunction()
