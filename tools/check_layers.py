@@ -45,7 +45,7 @@ MODEL_NAME = re.compile(r"qwen|kimi|llama", re.IGNORECASE)
 # A definition may not share code with what it judges: no decoding or arithmetic of a fast row, no packed layout. Running
 # work in parallel and launching kernels is not arithmetic.
 FAST_HEADER = re.compile(r"(_layouts\.h$|^backend/|^ops/[^/]+/.*_(cpu|cuda|cublaslt|cudnn)[_.])")
-PLAIN_HEADERS = {"backend/cpu/thread_pool.h", "backend/cuda/launch.h"}
+PLAIN_HEADERS = {"backend/cpu/doorbell.h", "backend/cpu/thread_pool.h", "backend/cuda/launch.h"}
 REFERENCE_HEADER = re.compile(r"^(numeric/decode\.h|ops/reference[^/]*)$")
 NOT_A_ROW = re.compile(r"_(reference|test|cases)\.[a-z]+$")
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|R"([^(\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'',

@@ -7,8 +7,8 @@
 namespace assay::cpu {
 namespace {
 
-constexpr int64_t kSpinUs = 200;         // about one op of a small model; longer waits sleep
-constexpr int64_t kPiecesPerThread = 4;  // a late worker leaves at most a quarter of its share undone
+constexpr int64_t kSpinUs = 100;         // some ops of a small model; longer waits sleep
+constexpr int64_t kPiecesPerThread = 8;  // the last piece, and one that a late worker holds, are an eighth of a share
 
 void relax() {
 #if defined(__x86_64__)
@@ -16,18 +16,18 @@ void relax() {
 #endif
 }
 
-// Spins until done() or the time is over; yields now and then so that a neighbour on the same core gets on.
+// Spins until done() or the time is over.
 template <class Done>
 bool spin_until(const Done& done) {
+  if (done()) return true;
   const int64_t deadline = now_us() + kSpinUs;
-  for (int round = 0;; ++round) {
+  while (now_us() < deadline) {
     for (int i = 0; i < 64; ++i) {
       if (done()) return true;
       relax();
     }
-    if (now_us() > deadline) return done();
-    if (round % 8 == 7) std::this_thread::yield();
   }
+  return false;
 }
 
 }  // namespace
@@ -37,27 +37,23 @@ ThreadPool::ThreadPool(int threads) {
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
+  stop_ = true;
+  ++calls_;
+  called_.ring(calls_);
   for (auto& worker : workers_) worker.join();
 }
 
-bool ThreadPool::run_pieces() {
-  bool ran = false;
+void ThreadPool::run_pieces() {
   for (;;) {
     Ticket ticket = ticket_.load(std::memory_order_acquire);
-    if (ticket.next >= ticket.pieces) return ran;
+    if (ticket.next >= ticket.pieces) return;
     Ticket claimed = ticket;
     ++claimed.next;
     if (!ticket_.compare_exchange_weak(ticket, claimed, std::memory_order_acq_rel)) continue;
     const int64_t begin = count_ * ticket.next / ticket.pieces;
     const int64_t end = count_ * (ticket.next + 1) / ticket.pieces;
     (*body_)(begin, end);
-    unfinished_.fetch_sub(1, std::memory_order_release);
-    ran = true;
+    if (unfinished_.fetch_sub(1, std::memory_order_seq_cst) == 1) finished_.ring(unfinished_);
   }
 }
 
@@ -71,30 +67,25 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const Body& body) {
   const int64_t pieces = std::min(wanted, kPiecesPerThread * threads());
   body_ = &body;
   count_ = count;
-  unfinished_.store(static_cast<int>(pieces), std::memory_order_relaxed);
+  unfinished_.store(static_cast<uint32_t>(pieces), std::memory_order_relaxed);
   const uint32_t job = ticket_.load(std::memory_order_relaxed).job + 1;
   ticket_.store(Ticket{job, static_cast<uint16_t>(pieces), 0}, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) {
-    std::lock_guard lock(mutex_);
-    wake_.notify_all();
-  }
+  calls_.fetch_add(1, std::memory_order_seq_cst);
+  called_.ring(calls_);
   run_pieces();
-  while (!spin_until([this] { return unfinished_.load(std::memory_order_acquire) == 0; })) std::this_thread::yield();
+  const auto done = [this] { return unfinished_.load(std::memory_order_seq_cst) == 0; };
+  while (!spin_until(done)) {
+    const uint32_t left = unfinished_.load(std::memory_order_seq_cst);
+    if (left != 0) finished_.sleep(unfinished_, left);
+  }
 }
 
 void ThreadPool::work() {
-  const auto something = [this] {
-    const Ticket ticket = ticket_.load(std::memory_order_seq_cst);
-    return ticket.next < ticket.pieces || stop_;
-  };
   while (!stop_) {
-    if (!spin_until(something)) {
-      std::unique_lock lock(mutex_);
-      sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      wake_.wait(lock, something);
-      sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    }
+    const uint32_t seen = calls_.load(std::memory_order_seq_cst);
+    const auto called = [&] { return calls_.load(std::memory_order_seq_cst) != seen; };
     run_pieces();
+    while (!spin_until(called)) called_.sleep(calls_, seen);
   }
 }
 

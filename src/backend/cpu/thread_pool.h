@@ -2,21 +2,21 @@
 //
 // parallel_for(count, grain, body) runs body(begin, end) over [0, count) cut into contiguous pieces and returns when
 // all are done. Pieces are claimed one by one, by the caller too: a worker that the system keeps from running (a busy
-// neighbour on its core) delays nobody, because the caller does what nobody claimed. Workers spin for some microseconds
-// after work and then sleep, so that an idle process uses no CPU. Bodies must not throw, and their results must not
-// depend on how the range is cut.
+// neighbour on its core) delays the caller by no more than the piece it holds, because the caller does what nobody
+// claimed. Whoever waits, worker or caller, spins for some microseconds and then sleeps, and never yields: an idle
+// process uses no CPU, and beside busy neighbours a sleeper keeps its share of the core for when there is work.
+// Bodies must not throw, and their results must not depend on how the range is cut.
 //
 // Owner: CpuDevice. Thread: one caller at a time (the engine thread).
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "backend/cpu/doorbell.h"
 #include "device/device.h"
 
 namespace assay::cpu {
@@ -45,19 +45,19 @@ class ThreadPool {
   static_assert(std::atomic<Ticket>::is_always_lock_free);
 
   void work();
-  // Runs pieces of the current job until none is left unclaimed; returns whether it ran any.
-  bool run_pieces();
+  // Runs pieces of the current job until none is left unclaimed.
+  void run_pieces();
 
   std::atomic<Ticket> ticket_{Ticket{0, 0, 0}};
   // Of the current job; written before its ticket is published, read only by those who hold a piece of it.
   const Body* body_ = nullptr;
   int64_t count_ = 0;
-  std::atomic<int> unfinished_{0};
+  std::atomic<uint32_t> unfinished_{0};  // pieces; 0: the caller may go on
+  Doorbell finished_;
 
+  std::atomic<uint32_t> calls_{0};  // changes when there is a job, or nothing more to come
+  Doorbell called_;
   std::atomic<bool> stop_{false};
-  std::atomic<int> sleepers_{0};
-  std::mutex mutex_;  // for sleeping only
-  std::condition_variable wake_;
   std::vector<std::thread> workers_;
 };
 

@@ -30,6 +30,57 @@ TEST(ThreadPool, RunsManyRoundsAndWakesAfterSleep) {
   EXPECT_EQ(sum.load(), 6000);
 }
 
+// A caller that has nothing left to claim sleeps until the last holder of a piece rings; so do workers without a job.
+TEST(ThreadPool, WaitsForPiecesThatTakeLongerThanASpin) {
+  for (int threads = 2; threads <= 4; ++threads) {
+    ThreadPool pool(threads);
+    const auto caller = std::this_thread::get_id();
+    for (int round = 0; round < 50; ++round) {
+      std::atomic<int> on_worker{0}, done{0};
+      pool.parallel_for(64, 1, [&](int64_t begin, int64_t end) {
+        const bool mine = std::this_thread::get_id() == caller;
+        // The caller's first piece is over only when a worker holds one; that one outlasts everything else.
+        if (mine) {
+          while (on_worker.load() == 0) std::this_thread::yield();
+        } else if (on_worker.fetch_add(1) == 0) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        done += static_cast<int>(end - begin);
+      });
+      EXPECT_EQ(done.load(), 64);
+      if (round % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
+// Jobs of every size and pause, so that calls meet workers that run, spin, are about to sleep, and sleep.
+TEST(ThreadPool, LosesNoCallWhateverTheWorkersAreDoing) {
+  ThreadPool pool(3);
+  std::vector<int64_t> seen(1000);
+  int64_t expected = 0;
+  uint32_t state = 1;
+  for (int round = 0; round < 3000; ++round) {
+    state = state * 1664525u + 1013904223u;
+    const int64_t count = 1 + (state >> 8) % 1000;
+    pool.parallel_for(count, 1 + (state >> 20) % 7, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) seen[static_cast<size_t>(i)] += i;
+    });
+    for (int64_t i = 0; i < count; ++i) expected += i;
+    std::this_thread::sleep_for(std::chrono::microseconds((state >> 12) % 16 == 0 ? (state >> 16) % 256 : 0));
+  }
+  int64_t sum = 0;
+  for (int64_t value : seen) sum += value;
+  EXPECT_EQ(sum, expected);
+}
+
+TEST(ThreadPool, EndsWhileWorkersSpinOrSleep) {
+  for (int round = 0; round < 200; ++round) {
+    ThreadPool pool(3);
+    if (round % 2 == 0) pool.parallel_for(8, 1, [](int64_t, int64_t) {});
+    if (round % 20 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 TEST(ThreadPool, SmallWorkStaysOnTheCaller) {
   ThreadPool pool(4);
   const auto caller = std::this_thread::get_id();
