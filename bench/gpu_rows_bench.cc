@@ -1,6 +1,7 @@
 // Times the fast rows of a GPU at the shapes of a 35B-A3B mixture-of-experts model against the copy bandwidth measured
 // in the same run. Calls run back to back in one graph over a set of weights, states or pages at least 8 times the L2,
-// so that each call finds its data cold. Prints a table; --json FILE keeps it.
+// so that each call finds its data cold. Prints a table; --json FILE keeps it; --only NAME runs one group: linear,
+// experts, router, attention, gated_delta, prefill or small.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -282,25 +283,29 @@ void bench_router(Bench& bench) {
   bench.clear();
 }
 
-// Device arrays of B sequences with one token each at `position`.
-BatchView decode_batch(Bench& bench, int32_t sequences, int32_t position, int32_t pages, int32_t first_page) {
+// Device arrays of B sequences with `tokens` tokens each from `position` on.
+BatchView batch_of(Bench& bench, int32_t sequences, int32_t tokens, int32_t position, int32_t pages, Phase phase) {
   std::vector<int32_t> starts, positions, index, table, read, write;
   for (int32_t s = 0; s < sequences; ++s) {
-    starts.push_back(s), positions.push_back(position), index.push_back(s);
+    starts.push_back(s * tokens);
+    for (int32_t t = 0; t < tokens; ++t) positions.push_back(position + t), index.push_back(s);
     read.push_back(s), write.push_back(sequences + s);
-    for (int32_t p = 0; p < pages; ++p) table.push_back(first_page + s * pages + p);
+    for (int32_t p = 0; p < pages; ++p) table.push_back(s * pages + p);
   }
-  starts.push_back(sequences);
+  starts.push_back(sequences * tokens);
   const auto put = [&](const std::vector<int32_t>& values) {
     return values.empty() ? nullptr : static_cast<const int32_t*>(bench.upload(values.data(), values.size() * 4));
   };
   BatchView batch;
-  batch.tokens = {sequences, sequences, nullptr};
+  batch.tokens = {phase == Phase::kPrefill ? 0 : sequences * tokens, sequences * tokens, nullptr};
   batch.sequences = sequences;
   batch.query_start = put(starts), batch.positions = put(positions), batch.sequence_of = put(index);
   batch.page_table = put(table), batch.page_table_stride = pages;
   batch.state_read = put(read), batch.state_write = put(write);
   return batch;
+}
+BatchView decode_batch(Bench& bench, int32_t sequences, int32_t position, int32_t pages) {
+  return batch_of(bench, sequences, 1, position, pages, Phase::kDecode);
 }
 
 void bench_attention(Bench& bench) {
@@ -320,7 +325,7 @@ void bench_attention(Bench& bench) {
     cache.k = bench.repeated(pattern.data(), pattern.size() * 2, pages);
     cache.v = bench.repeated(pattern.data(), pattern.size() * 2, pages);
     cache.page_tokens = kPageTokens, cache.kv_heads = 2, cache.head_dim = 256, cache.page_stride = page;
-    const BatchView batch = decode_batch(bench, sequences, kContext - 1, kPages, 0);
+    const BatchView batch = decode_batch(bench, sequences, kContext - 1, kPages);
     const View qkv = bench.matrix(DType::kBf16, sequences, 9216), q = bench.matrix(DType::kBf16, sequences, 4096);
     const View out = bench.matrix(DType::kBf16, sequences, 4096);
     const auto cache_of = [&](int i) {
@@ -337,6 +342,59 @@ void bench_attention(Bench& bench) {
                             sequences * (9216.0 + 4096 + 1024) * 2, 0, [&](int i) {
                               return QkNormRopeOp::Args{batch, qkv, q, cache_of(i)};
                             });
+    bench.clear();
+  }
+}
+
+// A step of prefill: 512 tokens of one sequence.
+constexpr int32_t kPrefillTokens = 512;
+
+void bench_attention_prefill(Bench& bench) {
+  const AttentionDesc desc{16, 2, 256, 0.0625f, true, DType::kBf16, DType::kBf16};
+  for (int32_t past : {0, 3584, 7680}) {
+    const int32_t keys = past + kPrefillTokens, pages = keys / 64;
+    const double pairs = kPrefillTokens * (past + (kPrefillTokens + 1) / 2.0);
+    const int64_t page = int64_t{2} * 64 * 256;
+    KvCacheView cache;
+    cache.k = bench.values(DType::kBf16, page * pages), cache.v = bench.values(DType::kBf16, page * pages);
+    cache.page_tokens = 64, cache.kv_heads = 2, cache.head_dim = 256, cache.page_stride = page;
+    const BatchView batch = batch_of(bench, 1, kPrefillTokens, past, pages, Phase::kPrefill);
+    const View qkv = bench.matrix(DType::kBf16, kPrefillTokens, 9216);
+    const View q = bench.matrix(DType::kBf16, kPrefillTokens, 4096);
+    const View out = bench.matrix(DType::kBf16, kPrefillTokens, 4096);
+    bench.run<AttentionOp>(
+        fmt::format("16/2 x 256, 512 after {}", past), desc, {kPrefillTokens, 1}, {}, 1, 4,
+        2.0 * 2 * 256 * 2 * keys + 3.0 * kPrefillTokens * 4096 * 2, 4.0 * 16 * 256 * pairs,
+        [&](int) { return AttentionOp::Args{batch, q, qkv.columns(256, 9216 - 256), 512, cache, out, {}}; });
+    bench.clear();
+  }
+}
+
+void bench_gated_delta_prefill(Bench& bench) {
+  const GatedDeltaDesc desc{16, 32, 128, 128, DType::kBf16};
+  const int64_t slot = int64_t{32} * 128 * 128;
+  testing::Random random(8);
+  for (int32_t sequences : {1, 4}) {
+    const int32_t tokens = kPrefillTokens * sequences;
+    RecurrentStateView state;
+    state.delta = static_cast<float*>(bench.values(DType::kF32, 2 * sequences * slot));
+    state.delta_stride = slot;
+    const BatchView batch = batch_of(bench, sequences, kPrefillTokens, 512, 1, Phase::kPrefill);
+    const auto floats = [&](int64_t cols, auto value) {
+      std::vector<float> values(static_cast<size_t>(tokens * cols));
+      for (float& each : values) each = value();
+      return View(bench.upload(values.data(), values.size() * 4), DType::kF32, tokens, cols);
+    };
+    // Keys shorter than 1 and decays below 1, as in a model: the state stays finite.
+    const View q = floats(2048, [&] { return random.uniform(-0.1f, 0.1f); });
+    const View k = floats(2048, [&] { return random.uniform(-0.1f, 0.1f); });
+    const View g = floats(32, [&] { return -random.uniform(0.0f, 1.0f); });
+    const View beta = floats(32, [&] { return random.uniform(0.0f, 1.0f); });
+    const View v = bench.matrix(DType::kBf16, tokens, 4096), out = bench.matrix(DType::kBf16, tokens, 4096);
+    bench.run<GatedDeltaOp>(fmt::format("16/32 x 128, 512 tokens, B={}", sequences), desc, {tokens, sequences}, {}, 1,
+                            4, tokens * (4096.0 * 4 + 8192 * 2) + 2.0 * sequences * static_cast<double>(slot) * 4,
+                            6.0 * tokens * static_cast<double>(slot),
+                            [&](int) { return GatedDeltaOp::Args{batch, q, k, v, g, beta, state, out}; });
     bench.clear();
   }
 }
@@ -359,7 +417,7 @@ void bench_gated_delta(Bench& bench) {
     state.delta_stride = slot;
     state.conv = bench.values(DType::kBf16, conv_slot * 2 * sequences);
     state.conv_stride = conv_slot;
-    const BatchView batch = decode_batch(bench, sequences, 9, 1, 0);
+    const BatchView batch = decode_batch(bench, sequences, 9, 1);
     const View q = bench.matrix(DType::kF32, sequences, 2048), k = bench.matrix(DType::kF32, sequences, 2048);
     const View v = bench.matrix(DType::kBf16, sequences, 4096), out = bench.matrix(DType::kBf16, sequences, 4096);
     const View g = bench.matrix(DType::kF32, sequences, 32), beta = bench.matrix(DType::kF32, sequences, 32);
@@ -434,6 +492,13 @@ nlohmann::ordered_json record(const Bench& bench, const device::DeviceCaps& caps
           {"rows", rows}};
 }
 
+std::string_view option(int argc, char** argv, const char* name) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
+  }
+  return {};
+}
+
 int main_with(int argc, char** argv) {
   auto device = device::make_cuda_device(0);
   if (!device.ok()) {
@@ -442,15 +507,20 @@ int main_with(int argc, char** argv) {
   }
   Bench bench(**device);
   fmt::print("{}, copy {:.0f} GB/s (read and written)\n", (*device)->caps().name, bench.copy_bandwidth() / 1e9);
-  bench_linear(bench);
-  bench_experts(bench);
-  bench_router(bench);
-  bench_attention(bench);
-  bench_gated_delta(bench);
-  bench_small(bench);
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0)
-      std::ofstream(argv[i + 1]) << record(bench, (*device)->caps()).dump(1) << "\n";
+  const std::pair<std::string_view, void (*)(Bench&)> groups[] = {{"linear", bench_linear},
+                                                                  {"experts", bench_experts},
+                                                                  {"router", bench_router},
+                                                                  {"attention", bench_attention},
+                                                                  {"gated_delta", bench_gated_delta},
+                                                                  {"prefill", bench_attention_prefill},
+                                                                  {"prefill", bench_gated_delta_prefill},
+                                                                  {"small", bench_small}};
+  const std::string_view only = option(argc, argv, "--only");
+  for (const auto& [name, run] : groups) {
+    if (only.empty() || only == name) run(bench);
+  }
+  if (const std::string_view file = option(argc, argv, "--json"); !file.empty()) {
+    std::ofstream(std::string(file)) << record(bench, (*device)->caps()).dump(1) << "\n";
   }
   return 0;
 }

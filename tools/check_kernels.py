@@ -18,7 +18,7 @@ import sys
 
 MAX_SHARED_BYTES = 101376  # of a block on sm_120
 # Kernels that ask for dynamic shared memory at launch, in bytes: the larger of their shapes.
-DYNAMIC_SHARED = {"linear_gemm": 83968}
+DYNAMIC_SHARED = {"linear_gemm": 83968, "attention_prefill": 98304, "delta_matrices": 57344}
 # Kernel -> instructions that must be in its code.
 EXPECTED = {
     "linear_gemm": ["HMMA", "LDGSTS"],
@@ -26,6 +26,9 @@ EXPECTED = {
     "experts_gate_up": ["HMMA", "LDG.E.128"],
     "experts_down": ["HMMA", "LDG.E.128"],
     "attention_split": ["HMMA", "LDG.E.128"],
+    "attention_prefill": ["HMMA", "LDSM", "LDGSTS"],
+    "delta_matrices": ["HMMA.1688.F32.TF32", "LDS.128"],
+    "delta_chunks": ["HMMA.1688.F32.TF32", "LDS.128"],
 }
 # Kernels that may keep an array in local memory, and why.
 LOCAL_MEMORY = {"qk_norm_rope": "sinf and cosf reduce angles above 105,615 with a table in local memory"}

@@ -76,6 +76,9 @@ struct Found {
 // Keeps the worst of many comparisons.
 class Comparison {
  public:
+  // order: of the row that is judged, which may say what it rounds.
+  explicit Comparison(OrderId order = OrderId::kNone) : order_(order) {}
+  OrderId order() const { return order_; }
   void set_case(std::string name) { case_ = std::move(name); }
   void within(Evidence kind, std::string_view array, int64_t row, int64_t col, double got, double expected,
               double bound);
@@ -96,6 +99,7 @@ class Comparison {
   Found worst_;
   Found by_kind_[8];
   int64_t count_ = 0;
+  OrderId order_;
 };
 
 // Elements of one block of outputs, judged together: what is small in each but the same in all.

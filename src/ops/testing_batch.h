@@ -21,7 +21,9 @@ struct SequenceStep {
 
 class TestBatch {
  public:
-  explicit TestBatch(const std::vector<SequenceStep>& steps) : sequences_(static_cast<int32_t>(steps.size())) {
+  // decode: how many tokens, the first ones, are decode or verify rows.
+  explicit TestBatch(const std::vector<SequenceStep>& steps, int32_t decode = 0)
+      : sequences_(static_cast<int32_t>(steps.size())), decode_(decode) {
     query_start_.push_back(0);
     for (const SequenceStep& step : steps) stride_ = std::max(stride_, static_cast<int32_t>(step.pages.size()));
     for (int32_t s = 0; s < sequences_; ++s) {
@@ -42,7 +44,7 @@ class TestBatch {
   Bucket bucket() const { return {tokens(), sequences_}; }
   BatchView view() const {
     BatchView view;
-    view.tokens.total = tokens();
+    view.tokens = {decode_, tokens(), nullptr};
     view.sequences = sequences_;
     view.query_start = query_start_.data();
     view.positions = positions_.data();
@@ -56,6 +58,7 @@ class TestBatch {
 
  private:
   int32_t sequences_;
+  int32_t decode_;
   int32_t stride_ = 0;
   std::vector<int32_t> query_start_, positions_, sequence_of_, page_table_, state_read_, state_write_;
 };

@@ -23,12 +23,14 @@ class ReadyRow {
                                ops::WeightProvider& provider) {
     ops::Selector none;
     ops::MakeContext context{device.caps(), provider, none};
-    ReadyRow ready(device);
+    ReadyRow ready(device, impl.order(desc));
     ready.bytes_ = impl.workspace_bytes(desc, bucket, context);
     ASSAY_ASSIGN(ready.memory_, device.allocate(ready.bytes_ + 2 * ops::Bench::kZone));
     ASSAY_ASSIGN(ready.plan_, impl.make(desc, bucket, weights, context));
     return ready;
   }
+
+  ops::OrderId order() const { return order_; }
 
   void poison(int byte) {
     poison_ = byte;
@@ -54,8 +56,9 @@ class ReadyRow {
   }
 
  private:
-  explicit ReadyRow(device::Device& device) : device_(&device) {}
+  ReadyRow(device::Device& device, ops::OrderId order) : device_(&device), order_(order) {}
   device::Device* device_;
+  ops::OrderId order_;
   device::Buffer memory_;
   size_t bytes_ = 0;
   int poison_ = 0;
@@ -70,7 +73,7 @@ struct ChainOptions {
 // Fills in worst, ratios, repeats, comparisons, digest and, on failure, state and reason.
 template <class Op>
 void run_chains(ReadyRow<Op>& row, std::vector<ops::Case<Op>>& cases, const ChainOptions& options, Verdict& verdict) {
-  ops::Comparison comparison;
+  ops::Comparison comparison(row.order());
   std::vector<uint64_t> digests(cases.size());
   const int64_t start = now_us();
   int chain = 0;

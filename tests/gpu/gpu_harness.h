@@ -238,10 +238,15 @@ inline double mma_error_bound(int64_t k, double sum_of_magnitudes) {
 
 class Suite {
  public:
-  explicit Suite(Gpu& gpu) : gpu_(gpu) {}
+  // only_op: the rows of this op alone; empty: of all.
+  Suite(Gpu& gpu, std::string only_op) : gpu_(gpu), only_op_(std::move(only_op)) {}
   Gpu& gpu() { return gpu_; }
   Cpu& cpu() { return cpu_; }
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
+  template <class Op>
+  bool wants() const {
+    return only_op_.empty() || only_op_ == Op::kName;
+  }
 
   // Every GPU row of Op that can run desc against the CPU's reference row. judge(reference data, row's data, row's
   // name) gives the error ratio. decode: how many of the tokens are decode rows. Returns the reference's data.
@@ -249,6 +254,7 @@ class Suite {
   Data check(const std::string& name, const typename Op::Desc& desc, const Bucket& bucket,
              const typename Op::Weights& weights, const Data& fresh, int32_t decode, const Judge& judge) {
     Data wanted = fresh;
+    if (!wants<Op>()) return wanted;
     Memory host(nullptr);
     uint32_t flags = 0;
     Sentinel sentinel{&flags};
@@ -274,6 +280,7 @@ class Suite {
   void check_invariant(const std::string& name, const typename Op::Desc& desc, const Bucket& bucket,
                        const typename Op::Weights& weights, const Data& whole, const std::vector<Data>& parts,
                        const std::vector<int64_t>& firsts) {
+    if (!wants<Op>()) return;
     for (const Impl<Op>& impl : Op::impls()) {
       if (impl.backend != device::Backend::kCuda || impl.can_run(desc, gpu_.device().caps())) continue;
       Outcome outcome{std::string(Op::kName), impl.name, name};
@@ -321,6 +328,7 @@ class Suite {
   }
 
   Gpu& gpu_;
+  std::string only_op_;
   Cpu cpu_{4};
   std::vector<Outcome> outcomes_;
 };

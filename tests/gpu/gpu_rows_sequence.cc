@@ -89,9 +89,8 @@ struct AttentionData {
   std::vector<Tensor*> outputs() { return {&out, &lse}; }
 };
 
-AttentionData attention_data(Random& random, const AttentionDesc& desc, const std::vector<SequenceStep>& steps,
+AttentionData attention_data(Random& random, const AttentionDesc& desc, const TestBatch& batch,
                              const TestCache& cache) {
-  const TestBatch batch(steps);
   const int64_t tokens = batch.tokens(), dim = desc.head_dim;
   AttentionData data{batch,
                      cache,
@@ -117,42 +116,72 @@ void fill_cache(Random& random, TestCache& cache, const std::vector<SequenceStep
   }
 }
 
+// The part of `whole` from token `first` on that is one sequence, or a piece of it.
+AttentionData attention_part(Random& random, const AttentionDesc& desc, const AttentionData& whole, int64_t first,
+                             const SequenceStep& step, int32_t decode) {
+  AttentionData part = attention_data(random, desc, TestBatch({step}, decode), whole.cache);
+  part.q.fill([&](int64_t t, int64_t i) { return static_cast<float>(whole.q.at(first + t, i)); });
+  part.gate.fill([&](int64_t t, int64_t i) { return static_cast<float>(whole.gate.at(first + t, i)); });
+  return part;
+}
+
+// Sequences of the first `decode` steps have one token each.
+void check_attention_steps(Suite& suite, Random& random, const AttentionDesc& desc, std::vector<SequenceStep> steps,
+                           int32_t decode) {
+  TestCache cache(random, DType::kBf16, kPages, 64, desc.kv_heads, desc.head_dim);
+  for (SequenceStep& step : steps) step.pages = cache.pages_for(step.position + step.tokens);
+  fill_cache(random, cache, steps);
+  const AttentionData data = attention_data(random, desc, TestBatch(steps, decode), cache);
+  const std::string name = fmt::format("{}/{}x{} T={}", desc.heads, desc.kv_heads, desc.head_dim, data.batch.tokens());
+  // q.k: |q| |k| <= (4 * 21)^2 or so; with scores off by e, weights are off by a factor exp(2 e) at most.
+  const double score_error = mma_error_bound(desc.head_dim, 4.0 * desc.head_dim * desc.scale * 2.0) + 0x1p-20;
+  const double slack = std::expm1(2 * score_error) + 200 * 0x1p-24;
+  suite.check<AttentionOp>(name, desc, data.batch.bucket(), {}, data, decode,
+                           [&](const AttentionData& a, const AttentionData& b, std::string_view row) {
+                             // Weights in bf16; |v| <= 6, so sum p |v - o| <= 6.
+                             const auto weights = [&](int64_t t) {
+                               return row == "cuda_prefill" && t >= decode ? 0x1p-8 : 0.0;
+                             };
+                             const double out = worst_ratio(a.out, b.out, [&](int64_t t, int64_t i) {
+                               return ulp(DType::kBf16, a.out.at(t, i)) + (slack + weights(t)) * 6.0;
+                             });
+                             const double lse = worst_ratio(a.lse, b.lse, [&](int64_t t, int64_t h) {
+                               return score_error + weights(t) + 0x1p-20 * (1 + std::abs(a.lse.at(t, h)));
+                             });
+                             return std::max(out, lse);
+                           });
+  // Every sequence alone, and those that hold a multiple of 64 also cut there.
+  std::vector<AttentionData> parts;
+  std::vector<int64_t> firsts;
+  int64_t first = 0;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const SequenceStep& step = steps[s];
+    const int32_t cut = (step.position / 64 + 1) * 64 - step.position;
+    parts.push_back(attention_part(random, desc, data, first, step, s < static_cast<size_t>(decode) ? 1 : 0));
+    firsts.push_back(first);
+    if (cut < step.tokens) {
+      const SequenceStep rest{step.position + cut, step.tokens - cut, step.pages};
+      parts.push_back(attention_part(random, desc, data, first + cut, rest, 0));
+      firsts.push_back(first + cut);
+    }
+    first += step.tokens;
+  }
+  suite.check_invariant<AttentionOp>(name + " in parts", desc, data.batch.bucket(), {}, data, parts, firsts);
+}
+
 void check_attention(Suite& suite) {
   Random random(12);
   for (const auto& [heads, kv_heads, dim] : {std::tuple{16, 2, 256}, {4, 2, 256}, {32, 2, 256}, {6, 2, 64}}) {
     const AttentionDesc desc{heads,      kv_heads,     dim,         1.0f / std::sqrt(static_cast<float>(dim)),
                              dim == 256, DType::kBf16, DType::kBf16};
-    TestCache cache(random, DType::kBf16, kPages, 64, kv_heads, dim);
-    const std::vector<SequenceStep> steps = {{4200, 1, cache.pages_for(4201)}, {0, 1, cache.pages_for(1)},
-                                             {63, 1, cache.pages_for(64)},     {64, 1, cache.pages_for(65)},
-                                             {15, 1, cache.pages_for(16)},     {100, 4, cache.pages_for(104)}};
-    fill_cache(random, cache, steps);
-    const AttentionData data = attention_data(random, desc, steps, cache);
-    // q.k: |q| |k| <= (4 * 21)^2 or so; with scores off by e, weights are off by a factor exp(2 e) at most.
-    const double score_error = mma_error_bound(dim, 4.0 * static_cast<double>(dim) * desc.scale * 2.0) + 0x1p-20;
-    const double slack = std::expm1(2 * score_error) + 200 * 0x1p-24;
-    suite.check<AttentionOp>(fmt::format("{}/{}x{}", heads, kv_heads, dim), desc, data.batch.bucket(), {}, data, 5,
-                             [&](const AttentionData& a, const AttentionData& b, std::string_view) {
-                               const double out = worst_ratio(a.out, b.out, [&](int64_t t, int64_t i) {
-                                 return ulp(DType::kBf16, a.out.at(t, i)) + slack * 6.0;  // |v| <= 6
-                               });
-                               const double lse = worst_ratio(a.lse, b.lse, [&](int64_t t, int64_t h) {
-                                 return score_error + 0x1p-20 * (1 + std::abs(a.lse.at(t, h)));
-                               });
-                               return std::max(out, lse);
-                             });
-    std::vector<AttentionData> parts;
-    const std::vector<int64_t> firsts = {0, 3, 5};
-    for (int64_t first : firsts) {
-      const SequenceStep& step = steps[static_cast<size_t>(first)];
-      AttentionData part = attention_data(random, desc, {step}, cache);
-      part.q.fill([&](int64_t t, int64_t i) { return static_cast<float>(data.q.at(first + t, i)); });
-      part.gate.fill([&](int64_t t, int64_t i) { return static_cast<float>(data.gate.at(first + t, i)); });
-      parts.push_back(part);
-    }
-    suite.check_invariant<AttentionOp>(fmt::format("{}/{}x{} in parts", heads, kv_heads, dim), desc,
-                                       data.batch.bucket(), {}, data, parts, firsts);
+    check_attention_steps(suite, random, desc, {{4200, 1}, {0, 1}, {63, 1}, {64, 1}, {15, 1}, {100, 4}}, 5);
+    check_attention_steps(suite, random, desc, {{300, 1}, {63, 1}, {0, 130}, {64, 70}, {100, 37}, {0, 1}, {448, 17}},
+                          2);
   }
+  std::vector<SequenceStep> many{{70, 1}};
+  for (int32_t s = 0; s < 70; ++s) many.push_back({s % 5, 1 + s % 4});
+  const AttentionDesc grouped_by_six{12, 2, 256, 0.0625f, true, DType::kBf16, DType::kBf16};
+  check_attention_steps(suite, random, grouped_by_six, many, 1);
 }
 
 struct ConvData {
@@ -230,12 +259,14 @@ struct DeltaData {
   std::vector<Tensor*> outputs() { return {&out}; }
 };
 
+// Rows of q and k are 16-byte aligned where there are 16 key heads.
 DeltaData delta_data(Random& random, const GatedDeltaDesc& desc, const TestBatch& batch) {
+  const int64_t pad = desc.key_heads == 16 ? kAlignedPad : 3;
   const int64_t tokens = batch.tokens(), key = desc.key_heads * desc.key_dim, value = desc.value_heads * desc.value_dim;
   DeltaData data{batch,
                  TestState(DType::kBf16, 8, 4, int64_t{desc.value_heads} * desc.key_dim * desc.value_dim),
-                 Tensor(DType::kF32, tokens, key),
-                 Tensor(DType::kF32, tokens, key),
+                 Tensor(DType::kF32, tokens, key, pad),
+                 Tensor(DType::kF32, tokens, key, pad),
                  Tensor(DType::kBf16, tokens, value),
                  Tensor(DType::kF32, tokens, desc.value_heads),
                  Tensor(DType::kF32, tokens, desc.value_heads),
@@ -267,14 +298,15 @@ void check_gated_delta(Suite& suite) {
   Random random(14);
   for (const auto& [keys, values, dim] : {std::tuple{16, 32, 128}, {2, 4, 128}, {1, 2, 24}}) {
     const GatedDeltaDesc desc{keys, values, dim, dim, DType::kBf16};
-    const TestBatch one({{9, 1, {}, 0, 4}, {0, 1, {}, -1, 5}, {3, 1, {}, 1, 6}, {2, 1, {}, 2, 3}});
-    const TestBatch many({{9, 1, {}, 0, 4}, {0, 30, {}, -1, 5}, {3, 2, {}, 1, 6}, {64, 70, {}, 2, 3}});
-    for (const TestBatch* batch : {&one, &many}) {
+    const TestBatch one({{9, 1, {}, 0, 4}, {0, 1, {}, -1, 5}, {3, 1, {}, 1, 6}, {2, 1, {}, 2, 3}}, 4);
+    const TestBatch many({{9, 1, {}, 0, 4}, {0, 30, {}, -1, 5}, {3, 2, {}, 1, 6}, {64, 70, {}, 2, 3}}, 1);
+    const TestBatch chunks({{9, 1, {}, 0, 4}, {0, 200, {}, -1, 5}, {37, 100, {}, 2, 3}}, 1);
+    for (const TestBatch* batch : {&one, &many, &chunks}) {
       const DeltaData data = delta_data(random, desc, *batch);
       suite.check<GatedDeltaOp>(fmt::format("{}/{}x{} T={}", keys, values, dim, batch->tokens()), desc, batch->bucket(),
                                 {}, data, batch == &one ? 4 : 1,
                                 [&](const DeltaData& a, const DeltaData& b, std::string_view) {
-                                  return delta_ratio(desc, a, b, batch == &one ? 1 : 70);
+                                  return delta_ratio(desc, a, b, batch == &one ? 1 : batch == &many ? 70 : 200);
                                 });
     }
     // One sequence alone: its outputs and its state are those of the batch.

@@ -1,4 +1,5 @@
-// Proves the rows of a GPU against the CPU's reference rows: prints a table, with --json FILE also a record of it.
+// Proves the rows of a GPU against the CPU's reference rows: prints a table, with --json FILE also a record of it; with
+// --op NAME those of one op.
 // Exits with 77 (skipped) where there is no GPU that this build has code for.
 #include <cstdio>
 #include <cstring>
@@ -56,6 +57,13 @@ nlohmann::ordered_json record(const std::vector<Outcome>& outcomes, const assay:
   return {{"device", caps.name}, {"sm", caps.sm}, {"rows", rows}};
 }
 
+std::string option(int argc, char** argv, const char* name) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
+  }
+  return "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,16 +75,14 @@ int main(int argc, char** argv) {
     return kSkipped;
   }
   assay::gpu_test::Gpu gpu(std::move(device).value());
-  assay::gpu_test::Suite suite(gpu);
+  assay::gpu_test::Suite suite(gpu, option(argc, argv, "--op"));
   assay::gpu_test::check_matrix_ops(suite);
   assay::gpu_test::check_sequence_ops(suite);
   print_table(suite.outcomes());
   bool ok = !suite.outcomes().empty();
   for (const Outcome& outcome : suite.outcomes()) ok = ok && outcome.ok();
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) {
-      std::ofstream(argv[i + 1]) << record(suite.outcomes(), gpu.device().caps()).dump(1) << "\n";
-    }
+  if (const std::string file = option(argc, argv, "--json"); !file.empty()) {
+    std::ofstream(file) << record(suite.outcomes(), gpu.device().caps()).dump(1) << "\n";
   }
   fmt::print("{}: {} cases\n", ok ? "passed" : "FAILED", suite.outcomes().size());
   return ok ? 0 : 1;

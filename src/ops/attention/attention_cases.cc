@@ -7,9 +7,15 @@
 //   (ds_j + (6 + 2 (max - s_j)) u) + sum_error(n, sum p|v|) + sum_error(n, 1) |o| + 4 u |o| times the gate, which adds
 //   (8 + |g|) u |o gate| rounding    = ulp(out)
 // lse: sum p_j ds_j + sum_error(n, 1) + 4 u (|lse| + 1), and one ulp of fp32.
+//
+// kAttentionTilesOrder, prefill tokens: every weight is rounded to bf16, relatively by 2^-8 at most (which covers its
+// exponential, within 2^-22), before the sum of weights and that of values both read it. With w = 2^-8:
+//   out  min(6 w sqrt(sum (p_j |v_j - o|)^2), 2 w sum p_j |v_j - o|), the first statistical
+//   lse  min(6 w sqrt(sum p_j^2), 2 w)
 #include <algorithm>
 
 #include "ops/all_cases.h"
+#include "ops/attention/attention_rows.h"
 #include "ops/case_batch.h"
 
 namespace assay::ops {
@@ -28,12 +34,19 @@ struct Checked {
 
 struct Element {
   double value, accumulated;
+  double weights;  // what weights in bf16 add
 };
 struct Expected {
   std::vector<Checked> checked;
   std::vector<std::vector<Element>> out;  // [checked][head_dim]
   std::vector<Element> lse;
 };
+
+// The error of a sum whose terms are rounded to bf16: sizes of the terms.
+double rounded_terms(double squares, double sizes) {
+  constexpr double kBf16Unit = 0x1p-8;
+  return std::min(6 * kBf16Unit * std::sqrt(squares), 2 * kBf16Unit * sizes);
+}
 
 class Definition {
  public:
@@ -64,11 +77,12 @@ class Definition {
     }
     double total = 0;
     for (double score : scores) total += std::exp(score - largest);
-    std::vector<double> out(static_cast<size_t>(dim)), absolute(out), moved(out);
-    double lse_error = 0;
+    std::vector<double> out(static_cast<size_t>(dim)), absolute(out), moved(out), apart(out), apart_squares(out);
+    double lse_error = 0, weight_squares = 0;
     for (size_t j = 0; j < n; ++j) {
       const double p = std::exp(scores[j] - largest) / total;
       lse_error += p * errors[j];
+      weight_squares += p * p;
       const int64_t at = offset(which, static_cast<int32_t>(j));
       for (int32_t d = 0; d < dim; ++d) out[static_cast<size_t>(d)] += p * bench_.initial(arrays_.v, 0, at + d);
     }
@@ -78,8 +92,12 @@ class Definition {
       const int64_t at = offset(which, static_cast<int32_t>(j));
       for (int32_t d = 0; d < dim; ++d) {
         const double v = bench_.initial(arrays_.v, 0, at + d);
-        absolute[static_cast<size_t>(d)] += p * std::abs(v);
-        moved[static_cast<size_t>(d)] += p * std::abs(v - out[static_cast<size_t>(d)]) * weight_error;
+        const auto i = static_cast<size_t>(d);
+        const double distance = p * std::abs(v - out[i]);
+        absolute[i] += p * std::abs(v);
+        moved[i] += distance * weight_error;
+        apart[i] += distance;
+        apart_squares[i] += distance * distance;
       }
     }
     std::vector<Element> elements;
@@ -88,17 +106,19 @@ class Definition {
       const auto i = static_cast<size_t>(d);
       double accumulated =
           moved[i] + sum_error(count, absolute[i]) + (sum_error(count, 1) + 4 * kUnit) * std::abs(out[i]);
-      double value = out[i];
+      double value = out[i], weights = rounded_terms(apart_squares[i], apart[i]);
       if (desc_.output_gate) {
         const double gate = bench_.initial(arrays_.gate, which.token, int64_t{2} * which.head * dim + d);
         const double open = 1 / (1 + std::exp(-gate));
         value *= open;
+        weights *= open;
         accumulated = accumulated * open + (8 + std::abs(gate)) * kUnit * std::abs(value);
       }
-      elements.push_back({value, accumulated});
+      elements.push_back({value, accumulated, weights});
     }
     const double lse = largest + std::log(total);
-    expected.lse.push_back({lse, lse_error + sum_error(count, 1) + 4 * kUnit * (std::abs(lse) + 1)});
+    expected.lse.push_back(
+        {lse, lse_error + sum_error(count, 1) + 4 * kUnit * (std::abs(lse) + 1), rounded_terms(weight_squares, 1)});
     expected.checked.push_back(which);
     expected.out.push_back(std::move(elements));
   }
@@ -197,24 +217,26 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
       if ((pairs - 1 - pair) % step != 0 && !(last && pair % desc.heads == sequence % desc.heads)) continue;
       definition.compute({token, static_cast<int32_t>(pair % desc.heads)}, *expected);
     }
-    made.judge = [&bench, desc, arrays, expected](Comparison& comparison) {
+    made.judge = [&bench, desc, arrays, expected, decode = steps.decode](Comparison& comparison) {
       for (size_t i = 0; i < expected->checked.size(); ++i) {
         const Checked& which = expected->checked[i];
+        const bool rounded = comparison.order() == kAttentionTilesOrder && which.token >= decode;
+        const auto accumulated = [&](const Element& e) { return e.accumulated + (rounded ? e.weights : 0); };
         Block block;
         for (int32_t d = 0; d < desc.head_dim; ++d) {
           const Element& e = expected->out[i][static_cast<size_t>(d)];
           const int64_t col = int64_t{which.head} * desc.head_dim + d;
-          const double rounding = ulp(desc.activation, std::abs(e.value) + e.accumulated);
+          const double rounding = ulp(desc.activation, std::abs(e.value) + accumulated(e));
           const double got = bench.at(arrays.out, which.token, col);
-          comparison.within(Evidence::kSampled, "out", which.token, col, got, e.value, e.accumulated + rounding);
-          block.add(got, e.value, e.accumulated, rounding);
+          comparison.within(Evidence::kSampled, "out", which.token, col, got, e.value, accumulated(e) + rounding);
+          block.add(got, e.value, accumulated(e), rounding);
         }
         block.judge(comparison, "out", which.token, int64_t{which.head} * desc.head_dim);
         if (arrays.lse < 0) continue;
         const Element& lse = expected->lse[i];
         comparison.within(Evidence::kSampled, "lse", which.token, which.head,
                           bench.at(arrays.lse, which.token, which.head), lse.value,
-                          lse.accumulated + ulp(DType::kF32, lse.value));
+                          accumulated(lse) + ulp(DType::kF32, lse.value));
       }
     };
     cases.push_back(std::move(made));

@@ -10,6 +10,7 @@ std::string describe(const AttentionDesc& desc) {
 std::span<const Impl<AttentionOp>> AttentionOp::impls() {
   static const Impl<AttentionOp> rows[] = {
 #if ASSAY_WITH_CUDA
+    kAttentionCudaPrefill,
     kAttentionCudaSplit,
     kAttentionCudaReference,
 #endif

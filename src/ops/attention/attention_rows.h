@@ -11,6 +11,10 @@ extern const Impl<AttentionOp> kAttentionCpuAvx2;
 extern const Impl<AttentionOp> kAttentionCpuAvx512;
 extern const Impl<AttentionOp> kAttentionCudaReference;
 extern const Impl<AttentionOp> kAttentionCudaSplit;
+extern const Impl<AttentionOp> kAttentionCudaPrefill;
+
+// Prefill tokens by 64 keys in 2 halves, weights rounded to bf16; decode and verify tokens as cuda_split.
+inline constexpr OrderId kAttentionTilesOrder = order_id("attention 64 keys in 2 halves, decode by 64 splits");
 
 inline Refusal refuse_attention(const AttentionDesc& desc, const DeviceCaps&) {
   const auto stored = [](DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF32; };

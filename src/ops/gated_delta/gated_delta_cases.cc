@@ -8,10 +8,26 @@
 // where 8 + |g| covers the exponential, its argument's rounding, the product and the sum. The output adds
 //   |q| |e'| + sum_error(D, sum|S' q|), and one ulp.
 // e starts at zero: the row's own state before the step is the input of the definition.
+//
+// kGatedDeltaChunkOrder, prefill tokens: with S the state before a chunk of n tokens and L_ij = exp(G_i - G_j), L_i0 =
+// exp(G_i), the chunk solves (I + A) D = R (gated_delta_cuda_chunk.cu). An error rho_i in line i of that system acts as
+// one of d_i does, so |e| grows as above with local = |k_i| rho_i. By norms, as |k_i.k_j| <= |k_i| |k_j|:
+//   rho_i = beta_i (p(D, L_i0 sum|S k_i|) + (9 + |G_i|) u L_i0 |S^T k_i| + 3 u |v_i|)                  in R
+//         + beta_i |k_i| (p(D, 1) + (8 + |G_i|) u) sum_{j<i} L_ij |k_j| |d_j|                          in A
+//         + beta_i |k_i| sum_error(n, 1) sum_{j<i} L_ij |k_j| tau_j                                    in T
+//         + (p(n, 1) + u) tau_i                                                                        in D = T R
+//   tau_i = |r_i| + beta_i |k_i| sum_{j<i} L_ij |k_j| |r_j| >= sum_j |T_ij r_j|: T_ij = -beta_i L_ij k_i^T C k_j,
+//   C the contractions of the tokens between
+// The output adds p(D, L_i0 sum|S q_i|) + (9 + |G_i|) u L_i0 |S^T q_i| and |q_i| (p(D, 1) + p(n, 1) + (9 + |G_i|) u)
+// sum_{j<=i} L_ij |k_j| |d_j|; the state after the chunk (p(n, 1) + (9 + |G_n|) u) (L_n0 |S| + sum_j L_nj |k_j| |d_j|).
+//   p(K, x), K products in three tf32 passes: sum_error(K, x), 12 u x for what the factors leave out, and 2 u x for
+//   each of 3 K / 8 instructions, of which sum_error has K / 8 u
 #include <algorithm>
+#include <optional>
 
 #include "ops/all_cases.h"
 #include "ops/case_batch.h"
+#include "ops/gated_delta/gated_delta_rows.h"
 
 namespace assay::ops {
 namespace {
@@ -28,10 +44,73 @@ double norm(std::span<const double> x) {
   return std::sqrt(squares);
 }
 
+constexpr int64_t kChunk = 64;
+
+double passes_error(int64_t terms, double magnitudes) {
+  return sum_error(terms, magnitudes) + (12 + 0.625 * static_cast<double>(terms)) * kUnit * magnitudes;
+}
+
+// One token of one column.
+struct TokenTerms {
+  double g, decay, beta, v, delta, k_norm, q_norm;
+  std::span<const double> k, q;
+};
+
+// What the chunked order loses in one column, from the start of a chunk on.
+class ChunkError {
+ public:
+  explicit ChunkError(std::span<const double> state) : state_(state.begin(), state.end()), state_norm_(norm(state)) {}
+
+  // rho of the next token; output() and after() then speak of that token.
+  double local(const TokenTerms& token) {
+    total_ += token.g;
+    for (double* sum : {&deltas_, &rests_, &solved_}) *sum *= token.decay;
+    const double opening = std::exp(total_);
+    const Projection memory = project(token.k);
+    const double rest = token.beta * std::abs(token.v - opening * memory.sum);
+    const double tau = rest + token.beta * token.k_norm * rests_;
+    const double rho =
+        token.beta * (opening * (passes_error(size(), memory.magnitudes) + factor(9) * std::abs(memory.sum)) +
+                      3 * kUnit * std::abs(token.v)) +
+        token.beta * token.k_norm * ((passes_error(size(), 1) + factor(8)) * deltas_ + sum_error(kChunk, 1) * solved_) +
+        (passes_error(kChunk, 1) + kUnit) * tau;
+    deltas_ += token.k_norm * std::abs(token.delta);
+    rests_ += token.k_norm * rest;
+    solved_ += token.k_norm * tau;
+    return rho;
+  }
+  double output(const TokenTerms& token) const {
+    const Projection old = project(token.q);
+    return std::exp(total_) * (passes_error(size(), old.magnitudes) + factor(9) * std::abs(old.sum)) +
+           token.q_norm * (passes_error(size(), 1) + passes_error(kChunk, 1) + factor(9)) * deltas_;
+  }
+  double after() const { return (passes_error(kChunk, 1) + factor(9)) * (std::exp(total_) * state_norm_ + deltas_); }
+
+ private:
+  struct Projection {
+    double sum = 0, magnitudes = 0;
+  };
+  Projection project(std::span<const double> on) const {
+    Projection result;
+    for (size_t i = 0; i < on.size(); ++i) {
+      result.sum += state_[i] * on[i];
+      result.magnitudes += std::abs(state_[i] * on[i]);
+    }
+    return result;
+  }
+  int64_t size() const { return static_cast<int64_t>(state_.size()); }
+  double factor(double constant) const { return (constant + std::abs(total_)) * kUnit; }
+
+  std::vector<double> state_;  // before the chunk
+  double state_norm_;
+  double total_ = 0;                            // G
+  double deltas_ = 0, rests_ = 0, solved_ = 0;  // sums of L |k| times |d|, |r| and tau
+};
+
 class Judge {
  public:
-  Judge(const GatedDeltaDesc& desc, const Bench& bench, const Arrays& arrays, const CaseBatch& batch)
-      : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch) {}
+  Judge(const GatedDeltaDesc& desc, const Bench& bench, const Arrays& arrays, const CaseBatch& batch, int32_t decode)
+      : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch), decode_(decode) {}
 
   // All tokens of a sequence for one column of one head.
   void column(size_t s, int32_t head, int32_t column, Comparison& comparison) const {
@@ -46,8 +125,15 @@ class Judge {
                                   matrix + static_cast<int64_t>(i) * desc_.value_dim + column);
       }
     }
+    const int64_t begin = batch_.query_start[s], end = batch_.query_start[s + 1];
+    const bool chunked = comparison.order() == kGatedDeltaChunkOrder && begin >= decode_;
+    std::optional<ChunkError> chunk;
     double error = 0;
-    for (int64_t t = batch_.query_start[s]; t < batch_.query_start[s + 1]; ++t) {
+    for (int64_t t = begin; t < end; ++t) {
+      if (chunked && (t == begin || batch_.positions[static_cast<size_t>(t)] % kChunk == 0)) {
+        if (chunk) error += chunk->after();
+        chunk.emplace(state);
+      }
       const double g = bench_.initial(arrays_.g, t, head), decay = std::exp(g),
                    beta = bench_.initial(arrays_.beta, t, head);
       const double v = bench_.initial(arrays_.v, t, value);
@@ -58,21 +144,28 @@ class Judge {
         memory += decay * state[i] * k[i];
         magnitudes += std::abs(decay * state[i] * k[i]);
       }
-      const double delta = beta * (v - memory), k_norm = norm(k);
-      error =
-          decay * error + (8 + std::abs(g)) * kUnit * decay * norm(state) + 4 * kUnit * k_norm * std::abs(delta) +
-          k_norm * beta *
-              (sum_error(desc_.key_dim, magnitudes) + (6 + std::abs(g)) * kUnit * magnitudes + 3 * kUnit * std::abs(v));
+      const double delta = beta * (v - memory), k_norm = norm(k), q_norm = norm(q);
+      const TokenTerms token{g, decay, beta, v, delta, k_norm, q_norm, k, q};
+      if (chunk) {
+        error = decay * error + k_norm * chunk->local(token);
+      } else {
+        error = decay * error + (8 + std::abs(g)) * kUnit * decay * norm(state) + 4 * kUnit * k_norm * std::abs(delta) +
+                k_norm * beta *
+                    (sum_error(desc_.key_dim, magnitudes) + (6 + std::abs(g)) * kUnit * magnitudes +
+                     3 * kUnit * std::abs(v));
+      }
       double out = 0, out_magnitudes = 0;
       for (size_t i = 0; i < size; ++i) {
         state[i] = decay * state[i] + k[i] * delta;
         out += state[i] * q[i];
         out_magnitudes += std::abs(state[i] * q[i]);
       }
-      const double accumulated = norm(q) * error + sum_error(desc_.key_dim, out_magnitudes) + kUnit * out_magnitudes;
+      const double summed = chunk ? chunk->output(token) : sum_error(desc_.key_dim, out_magnitudes);
+      const double accumulated = q_norm * error + summed + kUnit * out_magnitudes;
       comparison.within(Evidence::kSampled, "out", t, value, bench_.at(arrays_.out, t, value), out,
                         accumulated + ulp(desc_.activation, std::abs(out) + accumulated));
     }
+    if (chunk) error += chunk->after();
     double squares = 0;
     for (size_t i = 0; i < size; ++i) {
       const double got =
@@ -88,6 +181,7 @@ class Judge {
   const Bench& bench_;
   const Arrays& arrays_;
   const CaseBatch& batch_;
+  int32_t decode_;
 };
 
 // Unit vectors per head, times `length`.
@@ -156,8 +250,8 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
                  bench.view(arrays.out)};
     const uint64_t seed = context.seed;
     const int64_t work = context.effort == Effort::kFull ? 16 * kCheckWork : kCheckWork;
-    made.judge = [&bench, desc, arrays, batch, tokens, seed, work](Comparison& comparison) {
-      const Judge judge(desc, bench, arrays, *batch);
+    made.judge = [&bench, desc, arrays, batch, tokens, seed, work, decode = steps.decode](Comparison& comparison) {
+      const Judge judge(desc, bench, arrays, *batch, decode);
       const int64_t columns = int64_t{desc.value_heads} * desc.value_dim;
       // Odd, so that all residues of a tile are met in turn.
       const int64_t step = std::max<int64_t>(1, 4 * tokens * columns * desc.key_dim / work) | 1;

@@ -10,6 +10,7 @@ std::string describe(const GatedDeltaDesc& desc) {
 std::span<const Impl<GatedDeltaOp>> GatedDeltaOp::impls() {
   static const Impl<GatedDeltaOp> rows[] = {
 #if ASSAY_WITH_CUDA
+    kGatedDeltaCudaChunk,
     kGatedDeltaCudaRecurrent,
     kGatedDeltaCudaReference,
 #endif

@@ -11,6 +11,10 @@ extern const Impl<GatedDeltaOp> kGatedDeltaCpuAvx2;
 extern const Impl<GatedDeltaOp> kGatedDeltaCpuAvx512;
 extern const Impl<GatedDeltaOp> kGatedDeltaCudaReference;
 extern const Impl<GatedDeltaOp> kGatedDeltaCudaRecurrent;
+extern const Impl<GatedDeltaOp> kGatedDeltaCudaChunk;
+
+// Prefill sequences by chunks of 64, their products in three tf32 passes; decode and verify sequences as cuda_recurrent.
+inline constexpr OrderId kGatedDeltaChunkOrder = order_id("gated_delta chunks of 64, 3 tf32 passes, decode by tokens");
 
 inline Refusal refuse_gated_delta(const GatedDeltaDesc& desc, const DeviceCaps&) {
   if (desc.activation != DType::kBf16 && desc.activation != DType::kF32) return "activations must be F32 or BF16";
