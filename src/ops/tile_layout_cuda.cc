@@ -1,7 +1,10 @@
 #include "ops/tile_layout_cuda.h"
 
+#include <array>
 #include <cstring>
 #include <functional>
+#include <thread>
+#include <vector>
 
 #include "numeric/e4m3.h"
 #include "numeric/nvfp4.h"
@@ -30,25 +33,39 @@ uint8_t scale_at(const SourceRow& from, int64_t k) {
   return static_cast<uint8_t>(from.matrix->scales[static_cast<size_t>(from.row * blocks + k / numeric::kNvfp4Block)]);
 }
 
+// What each code of each of a word's eight inputs sets in it.
+constexpr auto kCodeBits = [] {
+  std::array<std::array<uint32_t, 16>, 8> bits{};
+  for (int input = 0; input < 8; ++input) {
+    for (uint32_t code = 0; code < 16; ++code) {
+      for (int bit = 0; bit < 4; ++bit) {
+        bits[static_cast<size_t>(input)][code] |= (code >> bit & 1u) << tile_code_bit(input / 2, input % 2, bit);
+      }
+    }
+  }
+  return bits;
+}();
+
 uint32_t pack_codes(const SourceRow& from, int64_t k) {
   if (from.matrix == nullptr || k >= from.matrix->cols) return 0;
   const auto* codes = reinterpret_cast<const uint8_t*>(from.matrix->data.data()) + from.row * (from.matrix->cols / 2);
-  const uint32_t flip = scale_at(from, k) >> 7 << 3;
+  const uint8_t scale = scale_at(from, k);
+  if ((scale & 0x7F) == 0) return 0;
+  const uint32_t flip = scale >> 7 << 3;
   uint32_t word = 0;
-  for (int i = 0; i < 4; ++i) {
-    word |= (numeric::nvfp4_code(codes, k + 2 * i) ^ flip) << (4 * (3 - i));
-    word |= (numeric::nvfp4_code(codes, k + 2 * i + 1) ^ flip) << (4 * (7 - i));
+  for (size_t i = 0; i < 8; ++i) {
+    word |= kCodeBits[i][numeric::nvfp4_code(codes, k + static_cast<int64_t>(i)) ^ flip];
   }
   return word;
 }
 
 Result<void> pack_scale(const SourceRow& from, int64_t k, std::byte* out) {
   if (from.matrix == nullptr || k >= from.matrix->cols) return {};
-  const uint8_t scale = scale_at(from, k);
+  const uint8_t scale = scale_at(from, k) & 0x7F;
   if (numeric::e4m3_is_nan(scale)) {
     return Error{ErrorKind::kCheckpoint, "a block scale is not a number", from.matrix->name, "", "", ""};
   }
-  *out = static_cast<std::byte>(scale & 0x7F);
+  if (scale != 0) *out = static_cast<std::byte>(tile_scale(scale));
   return {};
 }
 
@@ -126,30 +143,39 @@ size_t expert_bytes(const WeightSource& source) {
   return static_cast<size_t>(expert_tiles(source).factors) + source.matrices.size() * 4;
 }
 
+// Gate, up and down of one expert.
+Result<void> pack_expert(const EncodedMatrix* of, std::byte* to) {
+  const WeightFormat format = of[0].format;
+  const int64_t hidden = of[0].cols, intermediate = of[0].rows;
+  for (int64_t tile = 0; tile < intermediate / 8; ++tile, to += tile_bytes(format, hidden)) {
+    const auto row_of = [&](int i) { return SourceRow{&of[i / 8], tile * 8 + i % 8}; };
+    ASSAY_TRY(pack_tile(format, hidden, row_of, to));
+  }
+  for (int64_t tile = 0; tile < hidden / kTileRows; ++tile, to += tile_bytes(format, intermediate)) {
+    const auto row_of = [&](int i) { return SourceRow{&of[2], tile * kTileRows + i}; };
+    ASSAY_TRY(pack_tile(format, intermediate, row_of, to));
+  }
+  return {};
+}
+
+// A mixture's experts are most of a model's bytes: all processors pack them.
 Result<void> expert_pack(const WeightSource& source, MutableBytes out) {
   const ExpertTiles sizes = expert_tiles(source);
-  const WeightFormat format = source.matrices[0].format;
-  const int64_t hidden = source.matrices[0].cols, intermediate = source.matrices[0].rows;
-  std::byte* to = out.data();
-  for (size_t expert = 0; expert < source.matrices.size() / 3; ++expert) {
-    const EncodedMatrix* of = &source.matrices[expert * 3];
-    for (int64_t tile = 0; tile < intermediate / 8; ++tile, to += tile_bytes(format, hidden)) {
-      ASSAY_TRY(pack_tile(
-          format, hidden,
-          [&](int i) {
-            return SourceRow{&of[i / 8], tile * 8 + i % 8};
-          },
-          to));
+  const size_t experts = source.matrices.size() / 3;
+  const size_t threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, std::min<size_t>(experts, 64));
+  std::vector<Result<void>> done(threads);
+  const auto work = [&](size_t thread) {
+    for (size_t expert = thread; expert < experts && done[thread].ok(); expert += threads) {
+      const auto offset = static_cast<int64_t>(expert) * (sizes.gate_up_bytes + sizes.down_bytes);
+      done[thread] = pack_expert(&source.matrices[expert * 3], out.data() + offset);
     }
-    for (int64_t tile = 0; tile < hidden / kTileRows; ++tile, to += tile_bytes(format, intermediate)) {
-      ASSAY_TRY(pack_tile(
-          format, intermediate,
-          [&](int i) {
-            return SourceRow{&of[2], tile * kTileRows + i};
-          },
-          to));
-    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (size_t thread = 1; thread < threads; ++thread) others.emplace_back(work, thread);
+    work(0);
   }
+  for (Result<void>& one : done) ASSAY_TRY(std::move(one));
   for (size_t i = 0; i < source.matrices.size(); ++i) {
     const float value = factor(source.matrices[i]);
     std::memcpy(out.data() + sizes.factors + i * 4, &value, 4);

@@ -4,9 +4,10 @@
 // (g = l / 4, t = l % 4) owns rows g and g + 8 and, of each 32 inputs j = 0..3 of a chunk, inputs 32 j + 8 t + 0..7:
 // the order of k within a chunk is free as long as activations follow it.
 //   bf16   4096 bytes a chunk: [j][row half][lane] 16 bytes = the eight inputs
-//   nvfp4  1024 bytes of codes: [row half][lane] 16 bytes = 4 words, word j the eight inputs of j: inputs 2i and 2i + 1
-//          in nibbles 3 - i and 7 - i; then 128 bytes of scales: [g][t / 2][row half][j], e4m3
-// A negative block scale is packed as its magnitude with the signs of its codes flipped: the same products.
+//   nvfp4  1024 bytes of codes: [row half][lane] 16 bytes = 4 words, word j the eight inputs of j, as tile_code_bit()
+//          says; then 128 bytes of scales: [g][t / 2][row half][j], as tile_scale() says
+// A negative block scale is packed as its magnitude with the signs of its codes flipped: the same products. A zero
+// scale is packed as zero codes.
 #pragma once
 
 #include "ops/weight.h"
@@ -25,6 +26,24 @@ constexpr int64_t tile_bytes(numeric::WeightFormat format, int64_t k) {
 }
 constexpr bool tile_format(numeric::WeightFormat format) {
   return format == numeric::WeightFormat::kNvfp4 || format == numeric::WeightFormat::kBf16;
+}
+
+// Where bit `bit` (3: the sign) of the code of input 2 * pair + odd lies in its word. Turned right by kTileTurns[pair]
+// a word holds that pair's signs at bits 15 and 31 and magnitudes at bits 8..6 and 24..22, the low bits of a bf16's
+// exponent and the top of its mantissa; the lowest bits of pair 3 alone lie two below where they belong.
+constexpr int tile_turn(int pair) { return 0x061A0400 >> 8 * pair & 31; }  // 0, 4, 26, 6
+constexpr int tile_code_bit(int pair, int odd, int bit) {
+  if (pair == 3 && bit == 0) return 16 * odd + 4;
+  const int place = 16 * odd + (bit == 3 ? 15 : 6 + bit);
+  return (place + tile_turn(pair)) % 32;
+}
+
+// A block scale above zero as 1.mmm * 2^(eeeee - 10), eeeeemmm: no subnormals, so that decoding is an addition.
+constexpr uint8_t tile_scale(uint8_t e4m3) {
+  int exponent = e4m3 >> 3 & 15, mantissa = e4m3 & 7;
+  if (exponent > 0) return static_cast<uint8_t>((exponent + 3) << 3 | mantissa);
+  for (exponent = 4; mantissa < 8; mantissa *= 2) --exponent;
+  return static_cast<uint8_t>(exponent << 3 | (mantissa & 7));
 }
 
 // linear: the shards' rows one below the other, [tile][chunk]; then, 256-byte aligned, F32 [rows padded to 16], the

@@ -34,6 +34,15 @@ __device__ __forceinline__ uint4 load8(const Bf16Bits* from, bool aligned) {
   return out;
 }
 
+// For addresses of which the compiler does not know that they are global memory.
+__device__ __forceinline__ uint4 load_global(const void* from) {
+  uint4 out;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+               : "l"(from));
+  return out;
+}
+
 // Bytes read once: past L1.
 __device__ __forceinline__ uint4 load_stream(const void* from) {
   uint4 out;

@@ -1,15 +1,15 @@
 // attention with the keys of a token cut into at most 64 splits: one block of 4 warps a token, split and up to 8 of the
-// query heads that share a key head: they are rows of mma.sync for the scores; values are summed in fp32 outside the
-// tensor cores. A second kernel joins the splits in order.
+// query heads that share a key head: they are rows of mma.sync. Keys and values come by cp.async in tiles of 32; a warp
+// scores 8 keys of a tile and adds up 64 dims of its values. A second kernel joins the splits in order.
 //
-// Split length: 64 * ceil((position + 1) / 4096), a function of the position alone, so decode, verify and prefill
-// tokens get the same bits. Inside a split warp w takes keys 16 w .. 16 w + 15 of every 64. Bytes: K and V once a token
-// and key head. Bound: device memory (decode); prefill rereads keys from L2.
-// H200, 16/2 heads, 4096 keys: 18.6 us for 1 token, 288 us for 64 (45 % of the copy bandwidth).
+// Weights meet the values as a sum of two bf16: the error is 2^-17 of a weight. Split length: 128 * ceil((position + 1)
+// / 8192), a function of the position alone, so decode, verify and prefill tokens get the same bits. Bytes: K and V
+// once a token and key head. Bound: device memory (decode); prefill rereads keys from L2.
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/overlap.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "ops/attention/attention_rows.h"
 #include "ops/plan_cuda.h"
@@ -21,11 +21,14 @@ namespace {
 using cuda::Bf16Bits;
 
 constexpr int kDim = 256;
+constexpr int kUnits = kDim / 8;  // of 16 bytes
 constexpr int kWarps = 4;
-constexpr int kHeads = 8;                   // query heads of a block: rows 0 to 7 of the tensor cores' 16
-constexpr int kQueryPitch = kDim * 2 + 64;  // bytes: neighbouring heads in different banks
+constexpr int kWarpDims = kDim / kWarps;
+constexpr int kHeads = 8;  // query heads of a block: rows 0 to 7 of the tensor cores' 16
+constexpr int kTileKeys = 32;
+constexpr int kStages = 2;
 constexpr int kMaxSplits = 64;
-constexpr int kSplitStep = 64;   // keys; 16 a warp
+constexpr int kSplitStep = 128;  // keys
 constexpr int kWaveTokens = 64;  // tokens whose splits are in the workspace together
 constexpr float kNone = -INFINITY;
 
@@ -55,183 +58,177 @@ struct Wave {
   }
 };
 
-// Online softmax of one warp over its keys: all heads for the lane's 8 output dims.
-struct Running {
-  float out[kHeads][8] = {};
-  float largest = kNone;  // of head g
-  float sum = 0.0f;
+// Shared memory of a block. Unit u (16 bytes) of key r lies at u ^ 4 (r & 1) in `keys`, of value r at u ^ (r & 7):
+// neither the reads of scores_of() nor those of add_values() then meet a bank twice.
+struct Stage {
+  uint4 keys[kTileKeys][kUnits];
+  uint4 values[kTileKeys][kUnits];
+};
+struct Shared {
+  Stage stages[kStages];
+  uint2 weights[kHeads][kTileKeys / 2 + 1];  // of two keys: as bf16, and what that rounding left, as bf16
+  float largest[kWarps][kHeads];
+  float sums[kWarps][kHeads];
+};
+static_assert(sizeof(Shared) <= 101376);
+
+// A block's work: the keys [begin, end) and up to kHeads query heads of one token.
+struct Task {
+  int64_t token;
+  int split, begin, end;
+  int kv_head, first_head, heads;
 };
 
-// Scores of 16 keys (two tiles of 8) against the heads: row g of the tiles.
-__device__ __forceinline__ void scores_of(float (&scores)[2][4], const std::byte* queries,
-                                          const Bf16Bits* const (&keys)[2]) {
-  const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-#pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
-    uint4 key[kDim / 32];
-#pragma unroll
-    for (int c = 0; c < kDim / 32; ++c) key[c] = *reinterpret_cast<const uint4*>(keys[tile] + 32 * c + 8 * t);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scores[tile][i] = 0.0f;
-#pragma unroll
-    for (int c = 0; c < kDim / 32; ++c) {
-      const uint4 query = *reinterpret_cast<const uint4*>(queries + g * kQueryPitch + (32 * c + 8 * t) * 2);
-      cuda::mma_bf16(scores[tile], query.x, 0, query.y, 0, key[c].x, key[c].y);
-      cuda::mma_bf16(scores[tile], query.z, 0, query.w, 0, key[c].z, key[c].w);
-    }
-  }
-}
-
-// Turns scores into weights in `weights` [16 keys][kHeads] and updates largest and sum; `rescale` [kHeads].
-__device__ __forceinline__ void softmax_step(Running& running, const float (&scores)[2][4], float scale, int valid,
-                                             float* weights, float* rescale) {
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  float values[4], largest = running.largest;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int key = i / 2 * 8 + 2 * t + i % 2;
-    values[i] = key < valid ? scores[i / 2][i % 2] * scale : kNone;
-    largest = fmaxf(largest, values[i]);
-  }
-  largest = fmaxf(largest, __shfl_xor_sync(cuda::kFullWarp, largest, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(cuda::kFullWarp, largest, 2));
-  const float factor = expf(running.largest - largest);
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float weight = expf(values[i] - largest);
-    weights[(i / 2 * 8 + 2 * t + i % 2) * kHeads + g] = weight;
-    sum += weight;
-  }
-  sum += __shfl_xor_sync(cuda::kFullWarp, sum, 1);
-  sum += __shfl_xor_sync(cuda::kFullWarp, sum, 2);
-  running.sum = running.sum * factor + sum;
-  running.largest = largest;
-  if (t == 0) rescale[g] = factor;
-}
-
-__device__ __forceinline__ void add_value(Running& running, const uint4& value, const float* weights) {
-  const float v[8] = {cuda::bf16_low(value.x),  cuda::bf16_high(value.x), cuda::bf16_low(value.y),
-                      cuda::bf16_high(value.y), cuda::bf16_low(value.z),  cuda::bf16_high(value.z),
-                      cuda::bf16_low(value.w),  cuda::bf16_high(value.w)};
-#pragma unroll
-  for (int h = 0; h < kHeads; h += 4) {
-    const float4 w = *reinterpret_cast<const float4*>(weights + h);
-#pragma unroll
-    for (int d = 0; d < 8; ++d) {
-      running.out[h][d] = fmaf(w.x, v[d], running.out[h][d]);
-      running.out[h + 1][d] = fmaf(w.y, v[d], running.out[h + 1][d]);
-      running.out[h + 2][d] = fmaf(w.z, v[d], running.out[h + 2][d]);
-      running.out[h + 3][d] = fmaf(w.w, v[d], running.out[h + 3][d]);
-    }
-  }
-}
-
-// Joins the warps in order through `joined` [kHeads][dim % 8][dim / 8], which may be memory of the loop before, and
-// writes the split's partial result.
-__device__ __forceinline__ void join_warps(const Wave& wave, const Running& running, int64_t token, int first_head,
-                                           int heads, int split, float* joined, float (*largests)[kHeads],
-                                           float (*sums)[kHeads]) {
+// Starts copying the keys and values of positions key, key + 1, ...; past the end the last one again.
+__device__ __forceinline__ void load_stage(Stage& stage, const Wave& wave, const Task& task, int key) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (lane % 4 == 0) {
-    largests[warp][lane / 4] = running.largest;
-    sums[warp][lane / 4] = running.sum;
+  const BatchView& batch = wave.args.batch;
+  const KvCacheView& cache = wave.args.cache;
+  const int position = min(key + lane, task.end - 1);
+  const int32_t page =
+      batch.page_table[int64_t{batch.sequence_of[task.token]} * batch.page_table_stride + position / cache.page_tokens];
+  const int64_t mine =
+      page * cache.page_stride + (int64_t{task.kv_head} * cache.page_tokens + position % cache.page_tokens) * kDim;
+#pragma unroll
+  for (int i = 0; i < kTileKeys / kWarps; ++i) {
+    const int row = warp + i * kWarps;
+    const int64_t from = __shfl_sync(cuda::kFullWarp, mine, row) + lane * 8;
+    cuda::copy_async16(cuda::shared_address(&stage.keys[row][lane ^ (row & 1) << 2]),
+                       static_cast<const Bf16Bits*>(cache.k) + from, true);
+    cuda::copy_async16(cuda::shared_address(&stage.values[row][lane ^ (row & 7)]),
+                       static_cast<const Bf16Bits*>(cache.v) + from, true);
   }
-  __syncthreads();  // also: no warp reads its values any more
-  for (int w = 0; w < kWarps; ++w) {
-    if (warp == w) {
+}
+
+// Scores of the warp's 8 keys: head g, keys 2t and 2t + 1.
+__device__ __forceinline__ void scores_of(float (&scores)[4], const Stage& stage, const uint4 (&query)[kDim / 32]) {
+  const int lane = threadIdx.x % 32, t = lane % 4, row = threadIdx.x / 32 * 8 + lane / 4;
+  float odd[4] = {};
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const float largest = fmaxf(fmaxf(largests[0][h], largests[1][h]), fmaxf(largests[2][h], largests[3][h]));
-        const float factor = expf(largests[w][h] - largest);
+  for (int c = 0; c < kDim / 32; ++c) {
+    const uint4 key = stage.keys[row][(4 * c + t) ^ (row & 1) << 2];
+    cuda::mma_bf16(scores, query[c].x, 0, query[c].y, 0, key.x, key.y);
+    cuda::mma_bf16(odd, query[c].z, 0, query[c].w, 0, key.z, key.w);
+  }
 #pragma unroll
-        for (int d = 0; d < 8; ++d) {
-          float* to = joined + (h * 8 + d) * 32 + lane;
-          *to = (w == 0 ? 0.0f : *to) + running.out[h][d] * factor;
-        }
-      }
+  for (int i = 0; i < 4; ++i) scores[i] += odd[i];
+}
+
+// The largest over the lanes of a head.
+__device__ __forceinline__ float head_max(float value) {
+  value = fmaxf(value, __shfl_xor_sync(cuda::kFullWarp, value, 1));
+  return fmaxf(value, __shfl_xor_sync(cuda::kFullWarp, value, 2));
+}
+__device__ __forceinline__ float over_warps_max(const float (&largest)[kWarps][kHeads], int head) {
+  return fmaxf(fmaxf(largest[0][head], largest[1][head]), fmaxf(largest[2][head], largest[3][head]));
+}
+
+// out += weights x values for the warp's kWarpDims dims. Rows 0 to 7 of the tensor cores' 16 are the heads with the
+// weights' bf16 parts, rows 8 to 15 the same heads with what the rounding left.
+__device__ __forceinline__ void add_values(float (&out)[kWarpDims / 8][4], const Shared& shared, const Stage& stage) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int k = 0; k < kTileKeys; k += 16) {
+    const uint2 near = shared.weights[g][k / 2 + t], far = shared.weights[g][k / 2 + 4 + t];
+    const int row = k + lane % 16;
+#pragma unroll
+    for (int n = 0; n < kWarpDims / 8; n += 2) {
+      const int unit = warp * (kWarpDims / 8) + n + lane / 16;
+      uint32_t v[4];
+      cuda::load_matrices_transposed(v, cuda::shared_address(&stage.values[row][unit ^ (row & 7)]));
+      cuda::mma_bf16(out[n], near.x, near.y, far.x, far.y, v[0], v[1]);
+      cuda::mma_bf16(out[n + 1], near.x, near.y, far.x, far.y, v[2], v[3]);
     }
-    __syncthreads();
   }
-  for (int i = threadIdx.x; i < heads * kDim; i += kWarps * 32) {
-    const int head = i / kDim, dim = i % kDim;
-    wave.partials.out[wave.slot(token, first_head + head, split) * kDim + dim] =
-        joined[(head * 8 + dim % 8) * 32 + dim / 8];
-  }
-  if (static_cast<int>(threadIdx.x) < heads) {
-    const int h = threadIdx.x;
-    const float largest = fmaxf(fmaxf(largests[0][h], largests[1][h]), fmaxf(largests[2][h], largests[3][h]));
-    float sum = 0.0f;
-    for (int w = 0; w < kWarps; ++w) sum += sums[w][h] * expf(largests[w][h] - largest);
-    wave.partials.largest[wave.slot(token, first_head + h, split)] = largest;
-    wave.partials.sum[wave.slot(token, first_head + h, split)] = sum;
-  }
+}
+
+__device__ __forceinline__ bool find_task(Task& task, const Wave& wave) {
+  const AttentionOp::Args& args = wave.args;
+  task.token = wave.base + blockIdx.z;
+  if (!wave.live(task.token)) return false;
+  const int keys = args.batch.positions[task.token] + 1, length = split_length(keys);
+  task.split = static_cast<int>(blockIdx.x);
+  task.begin = task.split * length;
+  task.end = min(keys, task.begin + length);
+  const int shared_by = wave.desc.heads / wave.desc.kv_heads, parts = (shared_by + kHeads - 1) / kHeads;
+  const int first = static_cast<int>(blockIdx.y) % parts * kHeads;
+  task.kv_head = static_cast<int>(blockIdx.y) / parts;
+  task.first_head = task.kv_head * shared_by + first;
+  task.heads = min(kHeads, shared_by - first);
+  return task.begin < keys;
 }
 
 __global__ void __launch_bounds__(kWarps * 32, 3) attention_split(Wave wave) {
-  __shared__ __align__(16) std::byte queries[kHeads * kQueryPitch];
-  __shared__ __align__(16) std::byte values[kWarps][16 * kDim * 2];
-  __shared__ __align__(16) float weights[kWarps][16 * kHeads];
-  __shared__ __align__(16) float rescale[kWarps][kHeads];
-  __shared__ float largests[kWarps][kHeads], sums[kWarps][kHeads];
-  const AttentionOp::Args& args = wave.args;
-  const int64_t token = wave.base + blockIdx.z;
-  if (!wave.live(token)) return;
-  const int keys = args.batch.positions[token] + 1, length = split_length(keys), split = blockIdx.x;
-  const int begin = split * length, end = min(keys, begin + length);
-  if (begin >= keys) return;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
-  const int shared_by = wave.desc.heads / wave.desc.kv_heads, parts = (shared_by + kHeads - 1) / kHeads;
-  const int kv_head = blockIdx.y / parts, first = blockIdx.y % parts * kHeads;
-  const int first_head = kv_head * shared_by + first, heads = min(kHeads, shared_by - first);
-  const KvCacheView& cache = args.cache;
-  const int32_t* pages = args.batch.page_table + int64_t{args.batch.sequence_of[token]} * args.batch.page_table_stride;
-  const auto offset = [&](int position) {
-    return pages[position / cache.page_tokens] * cache.page_stride +
-           (int64_t{kv_head} * cache.page_tokens + position % cache.page_tokens) * kDim;
-  };
-  for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kWarps * 32) {
-    const int head = i / (kDim / 8), unit = i % (kDim / 8);
-    const auto* q = static_cast<const Bf16Bits*>(args.q.data) + token * args.q.stride;
-    const uint4 part = head < heads ? cuda::load8(q + (first_head + head) * kDim + unit * 8, wave.aligned) : uint4{};
-    *reinterpret_cast<uint4*>(queries + head * kQueryPitch + unit * 16) = part;
-  }
-  __syncthreads();
-  const auto* k_data = static_cast<const Bf16Bits*>(cache.k);
-  const auto* v_data = static_cast<const Bf16Bits*>(cache.v);
-  Running running;
-  for (int key = begin + warp * 16; key < end; key += kSplitStep) {
-    const int valid = min(16, end - key);
-    const Bf16Bits* key_rows[2] = {k_data + offset(min(key + g, end - 1)), k_data + offset(min(key + 8 + g, end - 1))};
-    // The values travel while the scores are made.
+  cuda::begin_overlapped();
+  extern __shared__ __align__(128) std::byte memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  Task task;
+  if (!find_task(task, wave)) return;
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      cuda::copy_async16(cuda::shared_address(values[warp] + (j * 32 + lane) * 16),
-                         v_data + offset(min(key + j, end - 1)) + lane * 8, true);
-    }
+  for (int i = 0; i < kStages; ++i) {
+    if (task.begin + i * kTileKeys < task.end) load_stage(shared.stages[i], wave, task, task.begin + i * kTileKeys);
     cuda::commit_copies();
-    float scores[2][4];
-    scores_of(scores, queries, key_rows);
-    softmax_step(running, scores, wave.desc.scale, valid, weights[warp], rescale[warp]);
-    __syncwarp();
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      const float factor = rescale[warp][h];
-#pragma unroll
-      for (int d = 0; d < 8; ++d) running.out[h][d] *= factor;
-    }
-    cuda::wait_copies<0>();
-    __syncwarp();
-#pragma unroll 4
-    for (int j = 0; j < 16; ++j) {
-      add_value(running, reinterpret_cast<const uint4*>(values[warp])[j * 32 + lane], weights[warp] + j * kHeads);
-    }
-    __syncwarp();
   }
-  join_warps(wave, running, token, first_head, heads, split, reinterpret_cast<float*>(values), largests, sums);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  uint4 query[kDim / 32] = {};
+  if (g < task.heads) {
+    const auto* q = static_cast<const Bf16Bits*>(wave.args.q.data) + task.token * wave.args.q.stride;
+#pragma unroll
+    for (int c = 0; c < kDim / 32; ++c) {
+      query[c] = cuda::load8(q + (task.first_head + g) * kDim + 32 * c + 8 * t, wave.aligned);
+    }
+  }
+  float out[kWarpDims / 8][4] = {};
+  float largest = kNone, sum = 0.0f;  // of head g; the sum over this lane's keys
+  for (int key = task.begin, i = 0; key < task.end; key += kTileKeys, ++i) {
+    Stage& stage = shared.stages[i % kStages];
+    cuda::wait_copies<kStages - 1>();
+    __syncthreads();
+    float scores[4] = {};
+    scores_of(scores, stage, query);
+    const int mine = key + warp * 8 + 2 * t;
+    scores[0] = mine < task.end ? scores[0] * wave.desc.scale : kNone;
+    scores[1] = mine + 1 < task.end ? scores[1] * wave.desc.scale : kNone;
+    const float best = head_max(fmaxf(scores[0], scores[1]));
+    if (t == 0) shared.largest[warp][g] = best;
+    __syncthreads();
+    const float before = largest;
+    largest = fmaxf(before, over_warps_max(shared.largest, g));
+    const float rescale = expf(before - largest);
+    const float first = expf(scores[0] - largest), second = expf(scores[1] - largest);
+    sum = sum * rescale + (first + second);
+    const uint32_t rounded = cuda::to_bf16_pair(first, second);
+    shared.weights[g][warp * 4 + t] = {
+        rounded, cuda::to_bf16_pair(first - cuda::bf16_low(rounded), second - cuda::bf16_high(rounded))};
+#pragma unroll
+    for (auto& four : out) {
+#pragma unroll
+      for (float& value : four) value *= rescale;
+    }
+    __syncthreads();
+    add_values(out, shared, stage);
+    __syncthreads();
+    const int ahead = key + kStages * kTileKeys;
+    if (ahead < task.end) load_stage(stage, wave, task, ahead);
+    cuda::commit_copies();
+  }
+  sum += __shfl_xor_sync(cuda::kFullWarp, sum, 1);
+  sum += __shfl_xor_sync(cuda::kFullWarp, sum, 2);
+  if (t == 0) shared.sums[warp][g] = sum;
+  __syncthreads();
+  if (g >= task.heads) return;
+  const int64_t slot = wave.slot(task.token, task.first_head + g, task.split);
+  float2* to = reinterpret_cast<float2*>(wave.partials.out + slot * kDim + warp * kWarpDims + 2 * t);
+#pragma unroll
+  for (int n = 0; n < kWarpDims / 8; ++n) to[n * 4] = {out[n][0] + out[n][2], out[n][1] + out[n][3]};
+  if (warp == 0 && t == 0) {
+    wave.partials.largest[slot] = largest;
+    wave.partials.sum[slot] = (shared.sums[0][g] + shared.sums[1][g]) + (shared.sums[2][g] + shared.sums[3][g]);
+  }
 }
 
 __global__ void __launch_bounds__(kDim) attention_join(Wave wave) {
+  cuda::begin_overlapped();
   const AttentionOp::Args& args = wave.args;
   const int64_t token = wave.base + blockIdx.y;
   if (!wave.live(token)) return;
@@ -242,6 +239,7 @@ __global__ void __launch_bounds__(kDim) attention_join(Wave wave) {
   float largest = kNone;
   for (int split = 0; split < splits; ++split) largest = fmaxf(largest, largests[split]);
   float out = 0.0f, sum = 0.0f;
+#pragma unroll 8
   for (int split = 0; split < splits; ++split) {
     const float factor = expf(largests[split] - largest);
     sum += sums[split] * factor;
@@ -282,9 +280,10 @@ void enqueue(const AttentionDesc& desc, const AttentionOp::Args& args, const Lau
   const unsigned parts = cuda::blocks_for(desc.heads / desc.kv_heads, kHeads);
   for (; wave.base < args.batch.tokens.total; wave.base += kWaveTokens) {
     const unsigned tokens = std::min(kWaveTokens, args.batch.tokens.total - wave.base);
-    cuda::launch("attention cuda_split", attention_split, dim3(splits, desc.kv_heads * parts, tokens), kWarps * 32, 0,
+    cuda::launch("attention cuda_split", cuda::Start::kOverlap, attention_split,
+                 dim3(splits, desc.kv_heads * parts, tokens), kWarps * 32, sizeof(Shared), launch.stream, wave);
+    cuda::launch("attention cuda_split join", cuda::Start::kOverlap, attention_join, dim3(desc.heads, tokens), kDim, 0,
                  launch.stream, wave);
-    cuda::launch("attention cuda_split join", attention_join, dim3(desc.heads, tokens), kDim, 0, launch.stream, wave);
   }
 }
 
@@ -305,12 +304,16 @@ size_t workspace_bytes(const AttentionDesc& desc, const Bucket& bucket, MakeCont
 const Impl<AttentionOp> kAttentionCudaSplit = {
     .name = "cuda_split",
     .backend = Backend::kCuda,
-    .order = [](const AttentionDesc&) { return order_id("attention 64 splits, 4 warps of 16 keys"); },
+    .order = [](const AttentionDesc&) { return order_id("attention splits of 128, tiles of 32"); },
     .layout = cuda_row::no_layout<AttentionOp>,
     .can_run = can_run,
     .workspace_bytes = workspace_bytes,
-    .make = [](const AttentionDesc& desc, const Bucket&, const NoWeights&, MakeContext&)
-        -> Result<PlanPtr<AttentionOp>> { return cuda_row::make_plan<AttentionOp, AttentionDesc, enqueue>(desc); },
+    .make = [](const AttentionDesc& desc, const Bucket&, const NoWeights&,
+               MakeContext&) -> Result<PlanPtr<AttentionOp>> {
+      cuda::check(cudaFuncSetAttribute(attention_split, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
+                  "shared memory of attention cuda_split");
+      return cuda_row::make_plan<AttentionOp, AttentionDesc, enqueue>(desc);
+    },
 };
 
 }  // namespace assay::ops

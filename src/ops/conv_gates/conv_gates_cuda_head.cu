@@ -2,6 +2,7 @@
 // also leaves the conv state, in a slot that this step does not read. Bytes: qkv up to `width` times from L2.
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/launch.h"
+#include "backend/cuda/overlap.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "ops/conv_gates/conv_gates_rows.h"
 #include "ops/file_layout_cuda.h"
@@ -14,6 +15,7 @@ using cuda::Bf16Bits;
 
 constexpr int kThreads = 128;
 constexpr int kMaxValues = 4;  // a thread
+constexpr int kUsualWidth = 4;
 
 struct State {
   ConvGatesDesc desc;
@@ -36,6 +38,24 @@ struct Inputs {
   }
 };
 
+// kTogether loads at a time are under way.
+template <int kTogether>
+__device__ __forceinline__ float convolve(const float* weights, const Inputs& inputs, int64_t channel, int t,
+                                          int width) {
+  float sum = 0.0f;
+  for (int first = 0; first < width; first += kTogether) {
+    float w[kTogether], u[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      w[j] = weights[first + j];
+      u[j] = cuda::to_float(inputs.at(channel, t - width + 1 + first + j));
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) sum = fmaf(w[j], u[j], sum);
+  }
+  return sum;
+}
+
 __device__ __forceinline__ void store_gates(const State& state, const ConvGatesOp::Args& args, int64_t t, int head) {
   const float a = cuda::to_float(static_cast<const Bf16Bits*>(args.a.data)[t * args.a.stride + head]);
   const float b = cuda::to_float(static_cast<const Bf16Bits*>(args.b.data)[t * args.b.stride + head]);
@@ -46,6 +66,7 @@ __device__ __forceinline__ void store_gates(const State& state, const ConvGatesO
 }
 
 __global__ void __launch_bounds__(kThreads) conv_gates(State state, ConvGatesOp::Args args, uint32_t* flags) {
+  cuda::begin_overlapped();
   __shared__ float scratch[kThreads / 32];
   const ConvGatesDesc& desc = state.desc;
   const BatchView& batch = args.batch;
@@ -67,10 +88,9 @@ __global__ void __launch_bounds__(kThreads) conv_gates(State state, ConvGatesOp:
     const int i = threadIdx.x + n * kThreads;
     values[n] = 0.0f;
     if (i >= dim) continue;
-    float sum = 0.0f;
-    for (int j = 0; j < width; ++j) {
-      sum = fmaf(state.conv[(base + i) * width + j], cuda::to_float(inputs.at(base + i, t - width + 1 + j)), sum);
-    }
+    const float* weights = state.conv + (base + i) * width;
+    const float sum = width == kUsualWidth ? convolve<kUsualWidth>(weights, inputs, base + i, t, width)
+                                           : convolve<1>(weights, inputs, base + i, t, width);
     values[n] = cuda::round_bf16(cuda::silu(sum));
     squares = fmaf(values[n], values[n], squares);
   }
@@ -107,8 +127,9 @@ __global__ void __launch_bounds__(kThreads) conv_gates(State state, ConvGatesOp:
 
 void enqueue(const State& state, const ConvGatesOp::Args& args, const Launch& launch) {
   const ConvGatesDesc& desc = state.desc;
-  cuda::launch("conv_gates cuda_head", conv_gates, dim3(args.batch.tokens.total, 2 * desc.key_heads + desc.value_heads),
-               kThreads, 0, launch.stream, state, args, cuda_row::flag_word(launch));
+  cuda::launch("conv_gates cuda_head", cuda::Start::kOverlap, conv_gates,
+               dim3(args.batch.tokens.total, 2 * desc.key_heads + desc.value_heads), kThreads, 0, launch.stream, state,
+               args, cuda_row::flag_word(launch));
 }
 
 Refusal can_run(const ConvGatesDesc& desc, const DeviceCaps& caps) {

@@ -1,6 +1,7 @@
 // embed of a bf16 table: one block a token, copied 2 bytes a thread. Bytes: one table row in and out a token.
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/launch.h"
+#include "backend/cuda/overlap.cuh"
 #include "ops/embed/embed_rows.h"
 #include "ops/file_layout_cuda.h"
 #include "ops/plan_cuda.h"
@@ -14,6 +15,7 @@ struct State {
 };
 
 __global__ void embed_gather(EmbedDesc desc, FileWeight table, EmbedOp::Args args) {
+  cuda::begin_overlapped();
   const int64_t t = blockIdx.x;
   if (t >= (args.tokens.live == nullptr ? args.tokens.total : args.tokens.live[1])) return;
   const int64_t offset = reinterpret_cast<const FileMatrix*>(table.blob)->data;
@@ -30,8 +32,8 @@ __global__ void embed_gather(EmbedDesc desc, FileWeight table, EmbedOp::Args arg
 }
 
 void enqueue(const State& state, const EmbedOp::Args& args, const Launch& launch) {
-  cuda::launch("embed cuda_gather", embed_gather, args.tokens.total, 256, 0, launch.stream, state.desc, state.table,
-               args);
+  cuda::launch("embed cuda_gather", cuda::Start::kOverlap, embed_gather, args.tokens.total, 256, 0, launch.stream,
+               state.desc, state.table, args);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 // Bytes: the weights of each active expert once a group. Bound: device memory (decode), decoding (prefill).
 // H200, 8 of 256 experts 2048 x 512: 16.2 us for 1 token (21 % of the copy bandwidth), 187 us for 64 (51 %).
 #include "backend/cuda/launch.h"
+#include "backend/cuda/overlap.cuh"
+#include "backend/cuda/reduce.cuh"
 #include "ops/experts/experts_rows.h"
 #include "ops/plan_cuda.h"
 #include "ops/run.h"
@@ -22,9 +24,10 @@ constexpr int kMaxExperts = 1024;
 constexpr int kMaxTopK = 32;
 constexpr int kWaveTokens = 1024;  // tokens worked on together: bounds the workspace
 constexpr int kGroupThreads = 1024;
-constexpr int64_t kManyGroups = 64;  // from here on a block works on four tiles: finding its group costs as much as one
 constexpr int kUpWarps = 4;
-constexpr int kDownWarps = 1;  // a row of down is short
+constexpr int kDownWarps = 1;   // a row of down is short
+constexpr int kBlockWarps = 4;  // where a warp has a tile for itself
+constexpr int kDownTiles = 4;   // of such a warp
 
 // Chunks in flight together a warp: of packed ones all of a short row.
 constexpr int ahead_for(WeightFormat format) { return format == WeightFormat::kNvfp4 ? 4 : 1; }
@@ -86,25 +89,30 @@ __device__ __forceinline__ bool find_group(const Groups& groups, const Wave& wav
   return true;
 }
 
-// Inclusive sum over kMaxExperts values, one a thread.
+// Inclusive sum over kGroupThreads values, one a thread. `shared`: one int a warp.
 __device__ int scan(int value, int* shared) {
-  const int i = threadIdx.x;
-  shared[i] = value;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto over_warp = [lane](int sum) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int left = __shfl_up_sync(cuda::kFullWarp, sum, offset);
+      if (lane >= offset) sum += left;
+    }
+    return sum;
+  };
+  const int sum = over_warp(value);
+  if (lane == 31) shared[warp] = sum;
   __syncthreads();
-  for (int offset = 1; offset < kMaxExperts; offset *= 2) {
-    const int left = i >= offset ? shared[i - offset] : 0;
-    __syncthreads();
-    shared[i] += left;
-    __syncthreads();
-  }
-  const int sum = shared[i];
+  const int warps = over_warp(shared[lane]);
+  const int before = __shfl_sync(cuda::kFullWarp, warps, max(warp - 1, 0));
   __syncthreads();
-  return sum;
+  return warp == 0 ? sum : before + sum;
 }
 
 // One block. Which column a pair gets may change from run to run; its numbers do not depend on it.
 __global__ void __launch_bounds__(kGroupThreads, 1) experts_group(Wave wave, Groups groups, int group_size) {
-  __shared__ int counts[kMaxExperts], cursors[kMaxExperts], sums[kMaxExperts];
+  cuda::begin_overlapped();
+  __shared__ int counts[kMaxExperts], cursors[kMaxExperts], sums[kGroupThreads / 32];
   const int thread = threadIdx.x, pairs = wave.live_pairs();
   counts[thread] = 0;
   __syncthreads();
@@ -127,76 +135,185 @@ __global__ void __launch_bounds__(kGroupThreads, 1) experts_group(Wave wave, Gro
   }
 }
 
+// The weights of one expert.
+template <WeightFormat kFormat>
+struct Expert {
+  const std::byte* gate_up;
+  const std::byte* down;
+  const float* factors;  // of gate, up and down
+  __device__ __forceinline__ Expert(const State& state, int expert) {
+    const ExpertTiles sizes(kFormat, state.desc.experts, state.desc.hidden, state.desc.intermediate);
+    gate_up = state.tiles + expert * (sizes.gate_up_bytes + sizes.down_bytes);
+    down = gate_up + sizes.gate_up_bytes;
+    factors = reinterpret_cast<const float*>(state.tiles + sizes.factors) + expert * 3;
+  }
+};
+
+// The rows of x of a group's pairs, for this lane's column of each token tile.
+template <int kTokenTiles>
+__device__ __forceinline__ void inputs_of(const Bf16Bits* (&rows)[kTokenTiles], const Wave& wave, const Groups& groups,
+                                          const Group& group) {
+  const auto* x = static_cast<const Bf16Bits*>(wave.args.x.data);
+#pragma unroll
+  for (int n = 0; n < kTokenTiles; ++n) {
+    const int pair = group.pair(groups, min(n * 8 + static_cast<int>(threadIdx.x) % 32 / 4, group.size - 1));
+    rows[n] = x + (wave.base + pair / wave.top_k) * wave.args.x.stride;
+  }
+}
+template <int kTokenTiles>
+__device__ __forceinline__ void hidden_of(const Bf16Bits* (&rows)[kTokenTiles], const ExpertsDesc& desc,
+                                          const Buffers& buffers, const Group& group) {
+#pragma unroll
+  for (int n = 0; n < kTokenTiles; ++n) {
+    const int pair = group.pair(buffers.groups, min(n * 8 + static_cast<int>(threadIdx.x) % 32 / 4, group.size - 1));
+    rows[n] = buffers.hidden + pair * desc.intermediate;
+  }
+}
+
+__device__ __forceinline__ Bf16Bits hidden_value(float gate, float up, const float* factors) {
+  return cuda::to_bf16(cuda::silu(gate * factors[0]) * (up * factors[1]));
+}
+
+// Gate and up by a block a tile: for very few pairs, so that all warps have work, and for many tokens.
 template <WeightFormat kFormat, int kTokenTiles>
 __global__ void __launch_bounds__(kUpWarps * 32, kTokenTiles == 1 ? 4 : 1)
     experts_gate_up(State state, Wave wave, Buffers buffers) {
-  constexpr int kWarps = kUpWarps, kColumns = 8 * kTokenTiles;
-  __shared__ float sums[kWarps * kColumns * 17];
+  cuda::begin_overlapped();
+  constexpr int kColumns = 8 * kTokenTiles;
+  __shared__ float sums[kUpWarps * kColumns * 17];
   Group group;
   if (!find_group(buffers.groups, wave, blockIdx.y, group)) return;
   const ExpertsDesc& desc = state.desc;
-  const int g = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;
-  const auto* x = static_cast<const Bf16Bits*>(wave.args.x.data);
   const Bf16Bits* rows[kTokenTiles];
-#pragma unroll
-  for (int n = 0; n < kTokenTiles; ++n) {
-    const int pair = group.pair(buffers.groups, min(n * 8 + g, group.size - 1));
-    rows[n] = x + (wave.base + pair / wave.top_k) * wave.args.x.stride;
+  inputs_of(rows, wave, buffers.groups, group);
+  const Expert<kFormat> expert(state, group.expert);
+  if (kTokenTiles == 1 && threadIdx.x == 0) {  // this block's share of what experts_down reads
+    const int64_t share = (desc.hidden / kTileRows + gridDim.x - 1) / gridDim.x, first = blockIdx.x * share;
+    const int64_t count = min(share, desc.hidden / kTileRows - first), bytes = tile_bytes(kFormat, desc.intermediate);
+    if (count > 0) cuda::prefetch_to_l2(expert.down + first * bytes, static_cast<uint32_t>(count * bytes));
   }
-  const ExpertTiles sizes(kFormat, desc.experts, desc.hidden, desc.intermediate);
-  const std::byte* tiles = state.tiles + group.expert * (sizes.gate_up_bytes + sizes.down_bytes);
-  const float* factors = reinterpret_cast<const float*>(state.tiles + sizes.factors) + group.expert * 3;
+  const tile::Inputs<kTokenTiles> x(rows, static_cast<int>(desc.hidden));
+  const int warp = threadIdx.x / 32, chunks = static_cast<int>(tile_chunks(desc.hidden));
   for (int64_t tile = blockIdx.x; tile < desc.intermediate / 8; tile += gridDim.x) {
     float acc[kTokenTiles][4] = {};
-    tile::accumulate<kFormat, kTokenTiles, ahead_for(kFormat)>(acc, tiles + tile * tile_bytes(kFormat, desc.hidden),
-                                                               static_cast<int>(tile_chunks(desc.hidden)), warp, kWarps,
-                                                               rows, desc.hidden);
-    tile::add_warps<kWarps, kTokenTiles>(acc, sums);
-    for (int i = threadIdx.x; i < kColumns * 8; i += kWarps * 32) {
+    const std::byte* weights = expert.gate_up + tile * tile_bytes(kFormat, desc.hidden);
+    tile::ChunkGroup<kFormat, ahead_for(kFormat)> chunk_group;
+    chunk_group.load(weights, chunks, warp, kUpWarps);
+    tile::accumulate(acc, chunk_group, weights, chunks, warp, kUpWarps, x);
+    tile::add_warps<kUpWarps, kTokenTiles>(acc, sums);
+    for (int i = threadIdx.x; i < kColumns * 8; i += kUpWarps * 32) {
       const int column = i / 8, row = i % 8;
       if (column >= group.size) continue;
-      const float gate = sums[column * 17 + row] * factors[0], up = sums[column * 17 + row + 8] * factors[1];
       buffers.hidden[group.pair(buffers.groups, column) * desc.intermediate + tile * 8 + row] =
-          cuda::to_bf16(cuda::silu(gate) * up);
+          hidden_value(sums[column * 17 + row], sums[column * 17 + row + 8], expert.factors);
     }
     __syncthreads();
   }
 }
 
+// Gate and up by a warp a tile: the same bits.
+template <WeightFormat kFormat>
+__global__ void __launch_bounds__(kBlockWarps * 32, 4) experts_gate_up_alone(State state, Wave wave, Buffers buffers) {
+  cuda::begin_overlapped();
+  Group group;
+  const int64_t tile = int64_t{blockIdx.x} * kBlockWarps + threadIdx.x / 32;
+  const ExpertsDesc& desc = state.desc;
+  if (tile >= desc.intermediate / 8 || !find_group(buffers.groups, wave, blockIdx.y, group)) return;
+  const Bf16Bits* rows[1];
+  inputs_of(rows, wave, buffers.groups, group);
+  const Expert<kFormat> expert(state, group.expert);
+  float sum[4];
+  tile::accumulate_alone<kFormat, kUpWarps, kFormat == WeightFormat::kNvfp4 ? 2 : 1>(
+      sum, expert.gate_up + tile * tile_bytes(kFormat, desc.hidden), static_cast<int>(tile_chunks(desc.hidden)),
+      tile::Inputs<1>(rows, static_cast<int>(desc.hidden)));
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int column = 2 * t + i;
+    if (column >= group.size) continue;
+    buffers.hidden[group.pair(buffers.groups, column) * desc.intermediate + tile * 8 + g] =
+        hidden_value(sum[i], sum[2 + i], expert.factors);
+  }
+}
+
+// Down by a warp a tile, kDownTiles tiles one after the other, the next one's weights under way.
+template <WeightFormat kFormat>
+__global__ void __launch_bounds__(kBlockWarps * 32, 4) experts_down_alone(State state, Wave wave, Buffers buffers) {
+  cuda::begin_overlapped();
+  Group group;
+  if (!find_group(buffers.groups, wave, blockIdx.y, group)) return;
+  const ExpertsDesc& desc = state.desc;
+  const Bf16Bits* rows[1];
+  hidden_of(rows, desc, buffers, group);
+  const Expert<kFormat> expert(state, group.expert);
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int chunks = static_cast<int>(tile_chunks(desc.intermediate));
+  const auto tiles = static_cast<int>(desc.hidden / kTileRows), step = static_cast<int>(gridDim.x) * kBlockWarps;
+  const int64_t bytes = tile_bytes(kFormat, desc.intermediate);
+  int tile = static_cast<int>(blockIdx.x) * kBlockWarps + static_cast<int>(threadIdx.x) / 32;
+  if (tile >= tiles) return;
+  constexpr int kAhead = ahead_for(kFormat);
+  tile::ChunkGroup<kFormat, kAhead> now, next;
+  const tile::Inputs<1> x(rows, static_cast<int>(desc.intermediate));
+  now.load(expert.down + tile * bytes, chunks, 0, 1);
+#pragma unroll 2
+  for (; tile < tiles; tile += step) {
+    float acc[1][4] = {};
+    for (int base = 0; base < chunks; base += kAhead) {
+      const bool last = base + kAhead >= chunks;
+      next.load(expert.down + (last ? tile + step : tile) * bytes, last && tile + step >= tiles ? 0 : chunks,
+                last ? 0 : base + kAhead, 1);
+#pragma unroll
+      for (int c = 0; c < kAhead; ++c) {
+        if (base + c < chunks) {
+          tile::multiply_chunk<kFormat, 1>(acc, now.raw[c], base + c, x);
+        }
+      }
+      now = next;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = 2 * t + i % 2, row = g + i / 2 * 8;
+      if (column >= group.size) continue;
+      buffers.partial[group.pair(buffers.groups, column) * desc.hidden + tile * kTileRows + row] =
+          acc[0][i] * expert.factors[2];
+    }
+  }
+}
+
+// Down for many tokens: a warp a tile.
 template <WeightFormat kFormat, int kTokenTiles>
-__global__ void __launch_bounds__(kDownWarps * 32, kTokenTiles == 1 ? 20 : 1)
-    experts_down(State state, Wave wave, Buffers buffers) {
+__global__ void __launch_bounds__(kDownWarps * 32, 1) experts_down(State state, Wave wave, Buffers buffers) {
+  cuda::begin_overlapped();
   constexpr int kColumns = 8 * kTokenTiles;
   __shared__ float sums[kDownWarps * kColumns * 17];
   Group group;
   if (!find_group(buffers.groups, wave, blockIdx.y, group)) return;
   const ExpertsDesc& desc = state.desc;
-  const int g = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;
   const Bf16Bits* rows[kTokenTiles];
-#pragma unroll
-  for (int n = 0; n < kTokenTiles; ++n) {
-    rows[n] = buffers.hidden + group.pair(buffers.groups, min(n * 8 + g, group.size - 1)) * desc.intermediate;
-  }
-  const ExpertTiles sizes(kFormat, desc.experts, desc.hidden, desc.intermediate);
-  const std::byte* tiles = state.tiles + group.expert * (sizes.gate_up_bytes + sizes.down_bytes) + sizes.gate_up_bytes;
-  const float factor = reinterpret_cast<const float*>(state.tiles + sizes.factors)[group.expert * 3 + 2];
+  hidden_of(rows, desc, buffers, group);
+  const Expert<kFormat> expert(state, group.expert);
+  const tile::Inputs<kTokenTiles> x(rows, static_cast<int>(desc.intermediate));
+  const int warp = threadIdx.x / 32, chunks = static_cast<int>(tile_chunks(desc.intermediate));
   for (int64_t tile = blockIdx.x; tile < desc.hidden / kTileRows; tile += gridDim.x) {
     float acc[kTokenTiles][4] = {};
-    tile::accumulate<kFormat, kTokenTiles, ahead_for(kFormat)>(
-        acc, tiles + tile * tile_bytes(kFormat, desc.intermediate), static_cast<int>(tile_chunks(desc.intermediate)),
-        warp, kDownWarps, rows, desc.intermediate);
+    const std::byte* weights = expert.down + tile * tile_bytes(kFormat, desc.intermediate);
+    tile::ChunkGroup<kFormat, ahead_for(kFormat)> chunk_group;
+    chunk_group.load(weights, chunks, warp, kDownWarps);
+    tile::accumulate(acc, chunk_group, weights, chunks, warp, kDownWarps, x);
     tile::add_warps<kDownWarps, kTokenTiles>(acc, sums);
     for (int i = threadIdx.x; i < kColumns * 16; i += kDownWarps * 32) {
       const int column = i / 16, row = i % 16;
       if (column >= group.size) continue;
       buffers.partial[group.pair(buffers.groups, column) * desc.hidden + tile * kTileRows + row] =
-          sums[column * 17 + row] * factor;
+          sums[column * 17 + row] * expert.factors[2];
     }
     __syncthreads();
   }
 }
 
 __global__ void __launch_bounds__(256) experts_combine(ExpertsDesc desc, Wave wave, const float* partial) {
+  cuda::begin_overlapped();
   __shared__ int slots[kMaxTopK];
   const int token = blockIdx.y;
   if (token * wave.top_k >= wave.live_pairs()) return;
@@ -215,9 +332,19 @@ __global__ void __launch_bounds__(256) experts_combine(ExpertsDesc desc, Wave wa
   const int64_t column = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (column >= desc.hidden) return;
   const auto* weights = static_cast<const float*>(args.weights.data) + t * args.weights.stride;
+  const float* pairs = partial + int64_t{token} * wave.top_k * desc.hidden + column;
+  constexpr int kTogether = 8;  // loads under way at once
   float sum = 0.0f;
-  for (int i = 0; i < wave.top_k; ++i) {
-    sum += weights[slots[i]] * partial[(int64_t{token} * wave.top_k + slots[i]) * desc.hidden + column];
+  for (int first = 0; first < wave.top_k; first += kTogether) {
+    float values[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      values[i] = first + i < wave.top_k ? pairs[slots[first + i] * desc.hidden] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + i < wave.top_k) sum += weights[slots[first + i]] * values[i];
+    }
   }
   const auto value = [&](const ConstView& view) {
     return cuda::to_float(static_cast<const Bf16Bits*>(view.data)[t * view.stride + column]);
@@ -247,31 +374,66 @@ Buffers place(Workspace& workspace, const ExpertsDesc& desc, int64_t tokens) {
   return buffers;
 }
 
-template <WeightFormat kFormat, int kTokenTiles>
-void run_wave(const State& state, const Wave& wave, const Buffers& buffers, const Launch& launch) {
+void show_hidden(const ExpertsDesc& desc, int64_t pairs, const Buffers& buffers, const Launch& launch) {
+  if (launch.taps == nullptr) return;
+  const View hidden(buffers.partial, DType::kF32, pairs, desc.intermediate);
+  cuda::launch("experts cuda_grouped widen", experts_widen, cuda::blocks_for(pairs * desc.intermediate, 256), 256, 0,
+               launch.stream, buffers.hidden, buffers.partial, pairs * desc.intermediate);
+  tap(launch, "experts.hidden", hidden);
+}
+
+// Up to 64 tokens: groups of 8 pairs.
+template <WeightFormat kFormat>
+void run_few(const State& state, const Wave& wave, const Buffers& buffers, const Launch& launch) {
   const ExpertsDesc& desc = state.desc;
   const int64_t pairs = int64_t{wave.tokens} * desc.top_k;
-  const int64_t groups =
-      buffers.groups.order == nullptr ? pairs : std::min<int64_t>(pairs, desc.experts + pairs / (8 * kTokenTiles));
-  const int64_t per_block = groups >= kManyGroups ? 4 : 1;
-  if (buffers.groups.order != nullptr) {
-    cuda::launch("experts cuda_grouped group", experts_group, 1, kGroupThreads, 0, launch.stream, wave, buffers.groups,
-                 8 * kTokenTiles);
+  const bool single = buffers.groups.order == nullptr;
+  const auto groups = static_cast<unsigned>(single ? pairs : std::min<int64_t>(pairs, desc.experts + pairs / 8));
+  const int64_t up_tiles = desc.intermediate / 8, down_tiles = desc.hidden / kTileRows;
+  if (single) {
+    cuda::launch("experts cuda_grouped gate_up", cuda::Start::kOverlap, experts_gate_up<kFormat, 1>,
+                 dim3(static_cast<unsigned>(up_tiles), groups), kUpWarps * 32, 0, launch.stream, state, wave, buffers);
+  } else {
+    cuda::launch("experts cuda_grouped group", cuda::Start::kOverlap, experts_group, 1, kGroupThreads, 0, launch.stream,
+                 wave, buffers.groups, 8);
+    cuda::launch("experts cuda_grouped gate_up", cuda::Start::kOverlap, experts_gate_up_alone<kFormat>,
+                 dim3(cuda::blocks_for(up_tiles, kBlockWarps), groups), kBlockWarps * 32, 0, launch.stream, state, wave,
+                 buffers);
   }
-  cuda::launch("experts cuda_grouped gate_up", experts_gate_up<kFormat, kTokenTiles>,
-               dim3(cuda::blocks_for(desc.intermediate / 8, per_block), groups), kUpWarps * 32, 0, launch.stream, state,
-               wave, buffers);
-  if (launch.taps != nullptr) {
-    const View hidden(buffers.partial, DType::kF32, pairs, desc.intermediate);
-    cuda::launch("experts cuda_grouped widen", experts_widen, cuda::blocks_for(pairs * desc.intermediate, 256), 256, 0,
-                 launch.stream, buffers.hidden, buffers.partial, pairs * desc.intermediate);
-    tap(launch, "experts.hidden", hidden);
-  }
-  cuda::launch("experts cuda_grouped down", experts_down<kFormat, kTokenTiles>,
-               dim3(cuda::blocks_for(desc.hidden / kTileRows, per_block), groups), kDownWarps * 32, 0, launch.stream,
+  show_hidden(desc, pairs, buffers, launch);
+  cuda::launch("experts cuda_grouped down", cuda::Start::kOverlap, experts_down_alone<kFormat>,
+               dim3(cuda::blocks_for(down_tiles, kBlockWarps * (single ? 1 : kDownTiles)), groups), kBlockWarps * 32, 0,
+               launch.stream, state, wave, buffers);
+}
+
+// More tokens: groups of 32 pairs.
+template <WeightFormat kFormat>
+void run_many(const State& state, const Wave& wave, const Buffers& buffers, const Launch& launch) {
+  constexpr int kTokenTiles = 4, kTilesOfBlock = 4;  // finding its group costs a block as much as one tile
+  const ExpertsDesc& desc = state.desc;
+  const int64_t pairs = int64_t{wave.tokens} * desc.top_k;
+  const auto groups = static_cast<unsigned>(std::min<int64_t>(pairs, desc.experts + pairs / (8 * kTokenTiles)));
+  cuda::launch("experts cuda_grouped group", cuda::Start::kOverlap, experts_group, 1, kGroupThreads, 0, launch.stream,
+               wave, buffers.groups, 8 * kTokenTiles);
+  cuda::launch("experts cuda_grouped gate_up", cuda::Start::kOverlap, experts_gate_up<kFormat, kTokenTiles>,
+               dim3(cuda::blocks_for(desc.intermediate / 8, kTilesOfBlock), groups), kUpWarps * 32, 0, launch.stream,
                state, wave, buffers);
-  cuda::launch("experts cuda_grouped combine", experts_combine, dim3(cuda::blocks_for(desc.hidden, 256), wave.tokens),
-               256, 0, launch.stream, desc, wave, static_cast<const float*>(buffers.partial));
+  show_hidden(desc, pairs, buffers, launch);
+  cuda::launch("experts cuda_grouped down", cuda::Start::kOverlap, experts_down<kFormat, kTokenTiles>,
+               dim3(cuda::blocks_for(desc.hidden / kTileRows, kTilesOfBlock), groups), kDownWarps * 32, 0,
+               launch.stream, state, wave, buffers);
+}
+
+template <WeightFormat kFormat>
+void run_wave(const State& state, const Wave& wave, const Buffers& buffers, bool few, const Launch& launch) {
+  if (few) {
+    run_few<kFormat>(state, wave, buffers, launch);
+  } else {
+    run_many<kFormat>(state, wave, buffers, launch);
+  }
+  cuda::launch("experts cuda_grouped combine", cuda::Start::kOverlap, experts_combine,
+               dim3(cuda::blocks_for(state.desc.hidden, 256), wave.tokens), 256, 0, launch.stream, state.desc, wave,
+               static_cast<const float*>(buffers.partial));
 }
 
 void enqueue(const State& state, const ExpertsOp::Args& args, const Launch& launch) {
@@ -279,13 +441,14 @@ void enqueue(const State& state, const ExpertsOp::Args& args, const Launch& laun
   Workspace workspace(launch.workspace);
   Buffers buffers = place(workspace, state.desc, args.tokens.total);
   if (args.tokens.total <= 2) buffers.groups.order = nullptr;
-  const bool packed = state.desc.format == WeightFormat::kNvfp4, many = args.tokens.total > 64;
   for (int base = 0; base < args.tokens.total; base += kWaveTokens) {
     const Wave wave{args, base, std::min(kWaveTokens, args.tokens.total - base), state.desc.top_k};
-    if (packed && many) run_wave<WeightFormat::kNvfp4, 4>(state, wave, buffers, launch);
-    if (packed && !many) run_wave<WeightFormat::kNvfp4, 1>(state, wave, buffers, launch);
-    if (!packed && many) run_wave<WeightFormat::kBf16, 4>(state, wave, buffers, launch);
-    if (!packed && !many) run_wave<WeightFormat::kBf16, 1>(state, wave, buffers, launch);
+    const bool few = args.tokens.total <= 64;
+    if (state.desc.format == WeightFormat::kNvfp4) {
+      run_wave<WeightFormat::kNvfp4>(state, wave, buffers, few, launch);
+    } else {
+      run_wave<WeightFormat::kBf16>(state, wave, buffers, few, launch);
+    }
   }
 }
 

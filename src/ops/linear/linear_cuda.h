@@ -14,16 +14,21 @@ struct LinearTiles {
 enum class TokenRange : uint8_t { kAll, kDecode, kPrefill };
 
 Refusal refuse_linear_tiles(const LinearDesc& desc, const DeviceCaps& caps);
+// Packed weights, and the kernels ready to be launched.
 Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights, WeightId id);
 
 // The order of additions of the few-token kernel; the same for any number of tokens. Rows of x that are not 16-byte
-// aligned go to the tiled kernel instead, in its order; prepare_linear_gemm() must have been called.
+// aligned go to the tiled kernel instead, in its order.
 OrderId linear_gemv_order(const LinearDesc& desc);
 void enqueue_linear_gemv(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch);
 
+// The same order for matrices of few chains, faster for more tokens: whether it pays, its shared-memory limit, and it.
+bool linear_wide_pays(int chains, int64_t tokens);
+void prepare_linear_wide(const LinearDesc& desc);
+void enqueue_linear_wide(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch);
+
 OrderId linear_gemm_order(const LinearDesc& desc);
-// Once before the first enqueue: raises the kernels' shared-memory limit.
-void prepare_linear_gemm();
+void prepare_linear_gemm();  // raises the kernels' shared-memory limit
 void enqueue_linear_gemm(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch);
 
 }  // namespace assay::ops

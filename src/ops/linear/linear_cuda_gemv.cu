@@ -4,6 +4,7 @@
 // Bytes: every weight byte once for each 64 tokens; the tokens' inputs come from L1. Bound: device memory.
 // H200: [12352, 2048] bf16 13.9 us for 1 and 8 tokens (89 % of the copy bandwidth), nvfp4 8.8 us (39 %).
 #include "backend/cuda/launch.h"
+#include "backend/cuda/overlap.cuh"
 #include "ops/checked_source.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/linear/linear_cuda_store.cuh"
@@ -34,18 +35,23 @@ __global__ void __launch_bounds__(warps_for(kFormat, kMany) * 32, 1)
     linear_gemv(LinearTiles weight, LinearOp::Args args, TokenRange range) {
   constexpr int kWarps = warps_for(kFormat, kMany), kTokens = 8 * kTokenTiles;
   __shared__ float sums[kWarps * kTokens * 17];
+  const int warp = threadIdx.x / 32, chunks = static_cast<int>(tile_chunks(weight.desc.k));
+  const std::byte* tile = weight.tiles + blockIdx.x * tile_bytes(kFormat, weight.desc.k);
+  tile::ChunkGroup<kFormat, ahead_for(kFormat, kMany, kTokenTiles)> group;
+  group.load(tile, chunks, warp, kWarps);
+  cuda::begin_overlapped();
   const TokenSpan span = token_span(args.tokens, range);
   const int first = span.first + blockIdx.y * kTokens;
   if (first >= span.end) return;
-  const int g = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;
   const auto* x = static_cast<const cuda::Bf16Bits*>(args.x.data);
   const cuda::Bf16Bits* rows[kTokenTiles];
 #pragma unroll
-  for (int n = 0; n < kTokenTiles; ++n) rows[n] = x + min(first + n * 8 + g, span.end - 1) * args.x.stride;
-  const int64_t k = weight.desc.k;
+  for (int n = 0; n < kTokenTiles; ++n) {
+    rows[n] = x + min(first + n * 8 + static_cast<int>(threadIdx.x) % 32 / 4, span.end - 1) * args.x.stride;
+  }
   float acc[kTokenTiles][4] = {};
-  tile::accumulate<kFormat, kTokenTiles, ahead_for(kFormat, kMany, kTokenTiles)>(
-      acc, weight.tiles + blockIdx.x * tile_bytes(kFormat, k), static_cast<int>(tile_chunks(k)), warp, kWarps, rows, k);
+  tile::accumulate(acc, group, tile, chunks, warp, kWarps,
+                   tile::Inputs<kTokenTiles>(rows, static_cast<int>(weight.desc.k)));
   tile::add_warps<kWarps, kTokenTiles>(acc, sums);
   for (int i = threadIdx.x; i < kTokens * 16; i += kWarps * 32) {
     const int token = first + i / 16;
@@ -62,8 +68,8 @@ void launch_tiles(const LinearTiles& weight, const LinearOp::Args& args, TokenRa
   const unsigned tiles = cuda::blocks_for(weight.desc.n, kTileRows);
   constexpr int kWarps = warps_for(kFormat, kMany);
   const auto start = [&](auto kernel, int64_t per_block) {
-    cuda::launch("linear cuda_gemv", kernel, dim3(tiles, cuda::blocks_for(tokens, per_block)), kWarps * 32, 0,
-                 launch.stream, weight, args, range);
+    cuda::launch("linear cuda_gemv", cuda::Start::kOverlap, kernel, dim3(tiles, cuda::blocks_for(tokens, per_block)),
+                 kWarps * 32, 0, launch.stream, weight, args, range);
   };
   if (tokens <= 8) {
     start(linear_gemv<kFormat, kMany, 1>, 8);
@@ -92,6 +98,8 @@ Refusal refuse_linear_tiles(const LinearDesc& desc, const DeviceCaps&) {
 Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights, WeightId id) {
   ASSAY_TRY(checked_source(weights, id, desc.n, desc.k, desc.format));
   ASSAY_ASSIGN(const PackedWeight* packed, weights.get(id, &kCudaTileLayout));
+  prepare_linear_gemm();
+  prepare_linear_wide(desc);
   const auto* factors = reinterpret_cast<const float*>(packed->data + tile_factor_offset(desc.format, desc.n, desc.k));
   return LinearTiles{desc, packed->data, factors};
 }
@@ -110,6 +118,9 @@ void enqueue_linear_gemv(const LinearTiles& weight, const LinearOp::Args& args, 
                          const Launch& launch) {
   if (!aligned_rows(args.x)) return enqueue_linear_gemm(weight, args, range, launch);
   const bool packed = weight.desc.format == WeightFormat::kNvfp4, many = many_tiles(weight.desc);
+  if (linear_wide_pays(warps_for(weight.desc.format, many), most_tokens(args.tokens, range))) {
+    return enqueue_linear_wide(weight, args, range, launch);
+  }
   if (packed && many) launch_tiles<WeightFormat::kNvfp4, true>(weight, args, range, launch);
   if (packed && !many) launch_tiles<WeightFormat::kNvfp4, false>(weight, args, range, launch);
   if (!packed && many) launch_tiles<WeightFormat::kBf16, true>(weight, args, range, launch);
@@ -126,7 +137,6 @@ const Impl<LinearOp> kLinearCudaGemv = {
     .make = [](const LinearDesc& desc, const Bucket&, const LinearOp::Weights& weights,
                MakeContext& context) -> Result<PlanPtr<LinearOp>> {
       ASSAY_ASSIGN(const LinearTiles tiles, linear_tiles(desc, context.weights, weights.matrix));
-      prepare_linear_gemm();
       return cuda_row::make_plan<LinearOp, LinearTiles, enqueue>(tiles);
     },
 };

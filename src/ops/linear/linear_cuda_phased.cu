@@ -31,7 +31,6 @@ const Impl<LinearOp> kLinearCudaPhased = {
     .make = [](const LinearDesc& desc, const Bucket&, const LinearOp::Weights& weights,
                MakeContext& context) -> Result<PlanPtr<LinearOp>> {
       ASSAY_ASSIGN(const LinearTiles tiles, linear_tiles(desc, context.weights, weights.matrix));
-      prepare_linear_gemm();
       return cuda_row::make_plan<LinearOp, LinearTiles, enqueue>(tiles);
     },
 };

@@ -2,6 +2,7 @@
 // The normed head waits in shared memory for its rotation partner. Bytes: qkv once, q and the cache rows once.
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/launch.h"
+#include "backend/cuda/overlap.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "ops/file_layout_cuda.h"
 #include "ops/plan_cuda.h"
@@ -29,11 +30,13 @@ __device__ void norm_and_turn(const State& state, const Bf16Bits* from, const fl
   const QkNormRopeDesc& desc = state.desc;
   const int lane = threadIdx.x % 32, half = desc.rotary_dim / 2;
   float squares = 0.0f;
+#pragma unroll 8
   for (int i = lane; i < desc.head_dim; i += 32) {
     const float x = cuda::to_float(from[i]);
     squares = fmaf(x, x, squares);
   }
   const float scale = 1.0f / sqrtf(cuda::warp_sum(squares) / static_cast<float>(desc.head_dim) + desc.eps);
+#pragma unroll 8
   for (int i = lane; i < desc.head_dim; i += 32) head[i] = cuda::to_float(from[i]) * scale * (1.0f + weight[i]);
   __syncwarp();
   for (int i = lane; i < half; i += 32) {
@@ -47,6 +50,7 @@ __device__ void norm_and_turn(const State& state, const Bf16Bits* from, const fl
 
 __global__ void __launch_bounds__(kWarps * 32)
     qk_norm_rope(const __grid_constant__ State state, const QkNormRopeOp::Args args, uint32_t* flags) {
+  cuda::begin_overlapped();
   __shared__ float shared[kWarps][kMaxDim];
   const QkNormRopeDesc& desc = state.desc;
   const BatchView& batch = args.batch;
@@ -72,6 +76,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int64_t to =
       page * cache.page_stride + (int64_t{kv_head} * cache.page_tokens + position % cache.page_tokens) * dim;
   bool finite = true;
+#pragma unroll 8
   for (int i = lane; i < dim; i += 32) {
     const Bf16Bits k = cuda::to_bf16(head[i]), v = from[desc.kv_heads * dim + i];
     static_cast<Bf16Bits*>(cache.k)[to + i] = k;
@@ -83,8 +88,8 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 void enqueue(const State& state, const QkNormRopeOp::Args& args, const Launch& launch) {
   const int64_t heads = int64_t{args.batch.tokens.total} * (state.desc.heads + state.desc.kv_heads);
-  cuda::launch("qk_norm_rope cuda_warp", qk_norm_rope, cuda::blocks_for(heads, kWarps), kWarps * 32, 0, launch.stream,
-               state, args, cuda_row::flag_word(launch));
+  cuda::launch("qk_norm_rope cuda_warp", cuda::Start::kOverlap, qk_norm_rope, cuda::blocks_for(heads, kWarps),
+               kWarps * 32, 0, launch.stream, state, args, cuda_row::flag_word(launch));
 }
 
 Refusal can_run(const QkNormRopeDesc& desc, const DeviceCaps& caps) {

@@ -2,6 +2,7 @@
 // from L1) and y once. Bound: latency at few tokens, device memory at many.
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/launch.h"
+#include "backend/cuda/overlap.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "ops/file_layout_cuda.h"
 #include "ops/plan_cuda.h"
@@ -36,6 +37,7 @@ __device__ __forceinline__ float normed(const RmsNormDesc& desc, float n, float 
 template <bool kBlock>
 __global__ void __launch_bounds__(kWarps * 32)
     rms_norm(State state, RmsNormOp::Args args, bool aligned, uint32_t* flags) {
+  cuda::begin_overlapped();
   __shared__ float scratch[kWarps];
   const RmsNormDesc& desc = state.desc;
   const int64_t chunk = kBlock ? blockIdx.x : int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -86,7 +88,7 @@ void enqueue(const State& state, const RmsNormOp::Args& args, const Launch& laun
   const int64_t chunks = args.tokens.total * state.desc.groups;
   const bool wide = state.desc.width > kNarrow;
   const bool aligned = aligned_rows(args.x) && aligned_rows(args.y) && aligned_rows(args.z);
-  cuda::launch("rms_norm cuda_block", wide ? rms_norm<true> : rms_norm<false>,
+  cuda::launch("rms_norm cuda_block", cuda::Start::kOverlap, wide ? rms_norm<true> : rms_norm<false>,
                wide ? static_cast<unsigned>(chunks) : cuda::blocks_for(chunks, kWarps), kWarps * 32, 0, launch.stream,
                state, args, aligned, cuda_row::flag_word(launch));
 }

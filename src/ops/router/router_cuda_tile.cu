@@ -2,6 +2,7 @@
 // the shared gate's dot product. Workspace: the logits. Bytes: the gate once for each 32 tokens.
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/launch.h"
+#include "backend/cuda/overlap.cuh"
 #include "backend/cuda/reduce.cuh"
 #include "ops/file_layout_cuda.h"
 #include "ops/linear/linear_cuda.h"
@@ -107,6 +108,7 @@ __device__ float shared_dot(const State& state, const RouterOp::Args& args, int6
 template <int kLane>
 __global__ void __launch_bounds__(64)
     router_choose(State state, RouterOp::Args args, const float* logits, bool aligned) {
+  cuda::begin_overlapped();
   const int64_t t = blockIdx.x;
   if (t >= (args.tokens.live == nullptr ? args.tokens.total : args.tokens.live[1])) return;
   if (threadIdx.x < 32) {
@@ -126,8 +128,8 @@ void enqueue(const State& state, const RouterOp::Args& args, const Launch& launc
   const auto kernel = state.desc.experts <= 256   ? router_choose<8>
                       : state.desc.experts <= 512 ? router_choose<16>
                                                   : router_choose<32>;
-  cuda::launch("router cuda_tile choose", kernel, args.tokens.total, 64, 0, launch.stream, state, args,
-               static_cast<const float*>(logits.data), aligned);
+  cuda::launch("router cuda_tile choose", cuda::Start::kOverlap, kernel, args.tokens.total, 64, 0, launch.stream, state,
+               args, static_cast<const float*>(logits.data), aligned);
 }
 
 LinearDesc gate_desc(const RouterDesc& desc) {
@@ -151,7 +153,6 @@ Result<PlanPtr<RouterOp>> make(const RouterDesc& desc, const Bucket&, const Rout
                                MakeContext& context) {
   State state{desc, {}, nullptr};
   ASSAY_ASSIGN(state.gate, linear_tiles(gate_desc(desc), context.weights, weights.gate));
-  prepare_linear_gemm();
   if (desc.shared_gate) {
     ASSAY_ASSIGN(state.shared_gate, cuda_f32_matrix(context.weights, weights.shared_gate, 1, desc.hidden));
   }

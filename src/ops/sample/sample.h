@@ -88,6 +88,8 @@ struct SampleOp {
     SampleResult* results = nullptr;       // [R]
     // Of all rows one after the other; null where no row has any.
     const LogitAdjustment* adjustments = nullptr;
+    // The device's copy of R where a captured graph reads it, else null; then `rows` is an upper bound.
+    const int32_t* live = nullptr;
   };
   static std::span<const Impl<SampleOp>> impls();
 };

@@ -3,6 +3,7 @@
 // that block: bounds of the sorted prefix are found bit by bit, with a pass over the row (from L2) for each of 64 bits.
 // Workspace: one record a row and part; a row's adjusted logits.
 #include "backend/cuda/launch.h"
+#include "backend/cuda/overlap.cuh"
 #include "ops/plan_cuda.h"
 #include "ops/sample/sample_random.h"
 #include "ops/sample/sample_rows.h"
@@ -61,7 +62,13 @@ struct Sum {
   }
 };
 
+__device__ __forceinline__ bool live(const SampleOp::Args& args, int row) {
+  return args.live == nullptr || row < *args.live;
+}
+
 __global__ void __launch_bounds__(kPartThreads) sample_part(SampleDesc desc, SampleOp::Args args, Part* parts) {
+  cuda::begin_overlapped();
+  if (!live(args, blockIdx.y)) return;
   __shared__ Place places[kPartThreads];
   __shared__ float floats[kPartThreads];
   const int width = (desc.vocab + kParts - 1) / kParts;
@@ -70,6 +77,7 @@ __global__ void __launch_bounds__(kPartThreads) sample_part(SampleDesc desc, Sam
   Place best = 0;
   float largest = -INFINITY, sum = 0.0f;
   bool bad = false;
+#pragma unroll 8
   for (int i = begin + threadIdx.x; i < end; i += kPartThreads) {
     const float x = row[i];
     bad = bad || !(x < INFINITY);
@@ -79,8 +87,11 @@ __global__ void __launch_bounds__(kPartThreads) sample_part(SampleDesc desc, Sam
   bad = __syncthreads_or(bad);
   best = fold<kPartThreads>(best, places, Larger());
   largest = fold<kPartThreads>(largest, floats, Larger());
-  for (int i = begin + threadIdx.x; i < end; i += kPartThreads)
-    sum += row[i] > -INFINITY ? expf(row[i] - largest) : 0.0f;
+#pragma unroll 8
+  for (int i = begin + threadIdx.x; i < end; i += kPartThreads) {
+    const float x = row[i];
+    sum += x > -INFINITY ? expf(x - largest) : 0.0f;
+  }
   sum = fold<kPartThreads>(sum, floats, Sum());
   if (threadIdx.x == 0) parts[blockIdx.y * kParts + blockIdx.x] = {best, largest, sum, bad};
 }
@@ -164,9 +175,13 @@ __device__ void adjust(const SampleDesc& desc, const SampleOp::Args& args, const
 
 __global__ void __launch_bounds__(kRowThreads)
     sample_row(SampleDesc desc, SampleOp::Args args, const Part* all_parts, float* all_adjusted, uint32_t* flags) {
+  cuda::begin_overlapped();
   __shared__ double shared[kRowThreads];
+  __shared__ Part parts[kParts];
   const int r = blockIdx.x;
-  const Part* parts = all_parts + r * kParts;
+  if (!live(args, r)) return;
+  if (threadIdx.x < kParts) parts[threadIdx.x] = all_parts[r * kParts + threadIdx.x];
+  __syncthreads();
   const SampleParams params = args.params[r];
   SampleResult& result = args.results[r];
   Place first = 0;
@@ -233,10 +248,10 @@ Buffers place(Workspace& workspace, const SampleDesc& desc, int64_t rows) {
 void enqueue(const SampleDesc& desc, const SampleOp::Args& args, const Launch& launch) {
   Workspace workspace(launch.workspace);
   const Buffers buffers = place(workspace, desc, args.rows);
-  cuda::launch("sample cuda_parts part", sample_part, dim3(kParts, args.rows), kPartThreads, 0, launch.stream, desc,
-               args, buffers.parts);
-  cuda::launch("sample cuda_parts row", sample_row, args.rows, kRowThreads, 0, launch.stream, desc, args,
-               static_cast<const Part*>(buffers.parts), buffers.adjusted, cuda_row::flag_word(launch));
+  cuda::launch("sample cuda_parts part", cuda::Start::kOverlap, sample_part, dim3(kParts, args.rows), kPartThreads, 0,
+               launch.stream, desc, args, buffers.parts);
+  cuda::launch("sample cuda_parts row", cuda::Start::kOverlap, sample_row, args.rows, kRowThreads, 0, launch.stream,
+               desc, args, static_cast<const Part*>(buffers.parts), buffers.adjusted, cuda_row::flag_word(launch));
 }
 
 size_t workspace_bytes(const SampleDesc& desc, const Bucket& bucket, MakeContext&) {

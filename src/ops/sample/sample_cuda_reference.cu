@@ -122,6 +122,7 @@ __device__ void adjust(const SampleDesc& desc, const SampleOp::Args& args, const
 __global__ void __launch_bounds__(kThreads)
     sample(SampleDesc desc, SampleOp::Args args, double* all_weights, float* all_adjusted, uint32_t* flags) {
   const int64_t r = blockIdx.x;
+  if (args.live != nullptr && r >= *args.live) return;
   const SampleParams params = args.params[r];
   SampleResult& result = args.results[r];
   double* weights = all_weights + r * desc.real_vocab;
