@@ -4,6 +4,7 @@
 //
 // Bytes: every weight byte once for each 64 tokens, the inputs once a block. Bound: device memory; L2 for short
 // matrices.
+// H200: [12352, 2048] bf16 26.7 us for 64 tokens (48 % of the copy bandwidth).
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/overlap.cuh"
