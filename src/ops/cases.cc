@@ -345,14 +345,16 @@ WeightId CaseWeights::add(const std::vector<Shape>& matrices, double magnitude, 
         const uint64_t word = random.next();
         std::memcpy(data.data() + i, &word, std::min<size_t>(8, data.size() - i));
       }
-      // Exponents 2^-3 to 2^1 and all mantissas; 37 is coprime to 40, 11 keeps neighbouring rows apart.
+      // Exponents 2^-3 to 2^1 and all mantissas; 37 is coprime to 40, 11 keeps neighbouring rows apart. Every 13th
+      // scale is subnormal.
       const int64_t blocks = shape.cols / numeric::kNvfp4Block;
       std::vector<std::byte> scales(static_cast<size_t>(shape.rows * blocks));
       const int64_t shift = random.below(40);
       for (int64_t row = 0; row < shape.rows; ++row) {
         for (int64_t block = 0; block < blocks; ++block) {
+          const int64_t place = shift + 37 * block + 11 * row;
           scales[static_cast<size_t>(row * blocks + block)] =
-              static_cast<std::byte>(0x20 + (shift + 37 * block + 11 * row) % 40);
+              static_cast<std::byte>(place % 13 == 0 ? 1 + place / 13 % 7 : 0x20 + place % 40);
         }
       }
       matrix.global_scale =
