@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""Makes small wrong versions of a row's source, and asks the kernel evidence about each: the proof must notice.
+"""Makes small wrong versions of the fast rows, and asks the kernel evidence about each: the proof must notice.
 
-usage: tools/mutate_rows.py --build BUILD_DIR [--count N] [--seed S] [--list] src/ops/linear/linear_cpu_portable.cc ...
+  tools/mutate_rows.py make  --build BUILD [--count N] [--seed S] [ROW ...]    rewrite, compile, link
+  tools/mutate_rows.py run   --build BUILD [--jobs N] [ROW ...]                prove every mutant
+  tools/mutate_rows.py table --build BUILD [--json FILE] [ROW ...]             what was killed by what, and the survivors
 
-A mutant is one change of one place: an index or bound off by one, a comparison turned, a sum turned into a difference, a
-minimum into a maximum, a factor left out, a zero into a one. Each is compiled with the flags of its target, linked in front
-of the library into the kernel tests of src/proof, and run with a time limit. Killed: a test failed, the program crashed or
-hung. Not compiled: no mutant. What is left survived; survivors are printed with their lines and must be explained, as
-equivalent (the line changes speed only, or a case that cannot happen) or as a gap of the proof.
+A row is `linear/cpu_avx2`; none named: all. A mutant is one change of one place (tools/mutant_sites.py): an index or bound
+off by one, an operation or comparison turned, a statement, factor or condition left out, a constant changed, arguments
+exchanged, an intrinsic replaced. All mutants of a row are compiled at once: which one is active is a number read at run
+time (tests/faults/mutant.h). Each is proven in a process of its own with a time limit (tests/faults/prove_mutants.cc).
+
+Places that the compiler wants to know the value of cannot be rewritten; they are found by its errors and counted. Of the
+rest `--count` mutants are drawn. Survivors must be explained in bench/results/mutant_survivors.json, as equivalent (the
+line changes speed only, or a case that cannot happen) or as a gap of the proof.
 """
 import argparse
+import collections
 import json
 import pathlib
 import random
@@ -17,127 +23,269 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 
-RULES = [  # name, pattern, replacement
-    ("+1 dropped", r" \+ 1\b", ""),
-    ("-1 dropped", r" - 1\b", ""),
-    ("< to <=", r"(?<=[\w\)]) < (?=[\w\(])", " <= "),
-    ("<= to <", r" <= ", " < "),
-    ("+ to -", r"(?<=[\w\)\]]) \+ (?=[\w\(])", " - "),
-    ("- to +", r"(?<=[\w\)\]]) - (?=[\w\(])", " + "),
-    ("+= to =", r" \+= ", " = "),
-    ("* to +", r"(?<=[\w\)\]]) \* (?=[\w\(])", " + "),
-    ("/ to *", r"(?<=[\w\)\]]) / (?=[\w\(])", " * "),
-    ("min to max", r"std::min\b", "std::max"),
-    ("max to min", r"std::max\b", "std::min"),
-    ("0 to 1", r"= 0;", "= 1;"),
-    ("0.0f to 1.0f", r"\b0\.0f\b", "1.0f"),
-    ("1.0f to 2.0f", r"\b1\.0f\b", "2.0f"),
-    ("== to !=", r" == ", " != "),
-    ("&& to ||", r" && ", " || "),
-    ("increment by two", r"\+\+(\w+)\)", r"\1 += 2)"),
-    ("scale left out", r" \* \w*scale\w*\b", ""),
-]
-SKIP = re.compile(r"^\s*(//|#|CHECK|using |namespace |template|static_assert|\.name|const Impl|constinit|return fmt)|#include|fmt::format|CHECK\(")
+from mutant_sites import find_sites, rewrite
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOT = {
+    "cpu_avx2": {"ops/dot_kernels_avx2.cc": ["ops/dot16_kernels.h"]},
+    "cpu_avx512": {"ops/dot_kernels_avx512.cc": ["ops/dot16_kernels.h"]},
+    "cpu_avx512_bf16": {"ops/dot_kernels_avx512_bf16.cc": []},
+}
+PORTABLE_DOT = {"ops/portable_dot.cc": ["ops/portable_dot.h"]}
 
 
-def mutants(text):
-    """(line number, rule, new text) of every place where a rule fits."""
-    lines = text.split("\n")
-    start = next((i for i, line in enumerate(lines) if line.startswith("namespace {")), 0)
-    for number, line in enumerate(lines):
-        if number < start or SKIP.search(line):
+def rows():
+    """What is mutated for each row: translation units, each with headers of the row's own."""
+    table = {}
+    for op in ("linear", "experts", "router"):
+        choice = ["ops/router/router_cpu_choice.h"] if op == "router" else []
+        table[f"{op}/cpu_portable"] = {f"ops/{op}/{op}_cpu_portable.cc": choice, **PORTABLE_DOT}
+        for row, kernel in DOT.items():
+            table[f"{op}/{row}"] = {f"ops/{op}/{op}_{row}.cc": [f"ops/{op}/{op}_cpu_dot.h", *choice], **kernel,
+                                    "ops/cpu_dot.cc": []}
+    for op, shared, kernels in (("attention", "attention_cpu_tiles.h", "attention_kernels"),
+                                ("gated_delta", "gated_delta_cpu_strips.h", "delta_kernels")):
+        table[f"{op}/cpu_portable"] = {f"ops/{op}/{op}_cpu_portable.cc": [f"ops/{op}/{shared}"]}
+        for isa in ("avx2", "avx512"):
+            table[f"{op}/cpu_{isa}"] = {f"ops/{op}/{op}_cpu_{isa}.cc": [f"ops/{op}/{shared}"],
+                                        f"ops/{op}/{kernels}_{isa}.cc": [f"ops/{op}/{kernels}.h",
+                                                                         f"backend/cpu/simd_{isa}.h"]}
+    for op in ("conv_gates", "qk_norm_rope", "rms_norm", "silu_mul", "sample", "embed"):
+        table[f"{op}/cpu_portable"] = {f"ops/{op}/{op}_cpu_portable.cc": []}
+    return {row: {unit: headers for unit, headers in units.items() if (ROOT / "src" / unit).exists()}
+            for row, units in table.items()}
+
+
+class Row:
+    def __init__(self, name, units, build):
+        self.name = name
+        self.units = units
+        self.build = pathlib.Path(build).resolve()
+        self.folder = self.build / "mutants" / name.replace("/", "_")
+
+    def program(self):
+        return self.folder / "prove_mutants"
+
+    def commands(self):
+        """The compile command of each unit."""
+        database = subprocess.run(["ninja", "-C", self.build, "-t", "compdb"], capture_output=True, text=True, check=True)
+        wanted = {str(ROOT / "src" / unit): unit for unit in self.units}
+        found = {}
+        for entry in json.loads(database.stdout):
+            unit = wanted.get(str((self.build / entry["file"]).resolve()))
+            if unit is not None and " -c " in entry["command"]:
+                found[unit] = shlex.split(entry["command"])
+        missing = set(self.units) - set(found)
+        if missing:
+            sys.exit(f"not compiled in {self.build}: {', '.join(sorted(missing))}")
+        return found
+
+    def sites(self, commands):
+        sites = {}
+        for unit, headers in self.units.items():
+            wanted = [ROOT / "src" / path for path in (unit, *headers) if (ROOT / "src" / path).exists()]
+            for site in find_sites(commands[unit], ROOT / "src" / unit, wanted):
+                sites.setdefault((site.path, *site.order()), site)
+        return list(sites.values())
+
+    def make(self, count, seed):
+        commands = self.commands()
+        sites = self.sites(commands)
+        number = 0
+        for site in sites:
+            site.first = number
+            number += len(site.names)
+        # As many sites as hold somewhat more than `count` mutants, so that compiling stays short.
+        random.Random(seed).shuffle(sites)
+        chosen, held = [], 0
+        for site in sites:
+            if held < count * 1.15:
+                chosen.append(site)
+                held += len(site.names)
+        refused = self.compile(commands, chosen)
+        kept = [site for site in chosen if site not in refused]
+        self.link()
+        mutants = [{"mutant": site.first + i, "change": change, **self.place(site)}
+                   for site in kept for i, change in enumerate(site.names)][:count]
+        record = {"row": self.name, "places": len(sites), "mutants_possible": number,
+                  "not_compiled": sum(len(site.names) for site in refused), "mutants": mutants}
+        (self.folder / "mutants.json").write_text(json.dumps(record, indent=1))
+        print(f"{self.name}: {number} mutants in {len(sites)} places; {len(mutants)} drawn, "
+              f"{record['not_compiled']} not compiled", flush=True)
+
+    def place(self, site):
+        text = pathlib.Path(site.path).read_bytes()
+        before = text[:site.begin]
+        number = before.count(b"\n")
+        return {"file": str(pathlib.Path(site.path).relative_to(ROOT)), "line": number + 1,
+                "column": site.begin - (before.rfind(b"\n") + 1) + 1,
+                "code": text.split(b"\n")[number].decode().strip(),
+                "text": " ".join(text[site.begin:site.end].decode().split())[:80]}
+
+    def compile(self, commands, sites):
+        """Rewrites and compiles; returns the sites that had to be left as they were."""
+        refused = []
+        wrong = sites
+        while wrong:
+            lines = self.write([site for site in sites if site not in refused])
+            wrong = []
+            for unit in self.units:
+                wrong += self.compile_unit(commands[unit], unit, lines)
+            refused += [site for site in wrong if site not in refused]
+        return refused
+
+    def write(self, sites):
+        """The rewritten files; returns the site of each line that begins with one."""
+        lines = {}
+        for path in {path for unit, headers in self.units.items() for path in (unit, *headers)}:
+            source = ROOT / "src" / path
+            if not source.exists():
+                continue
+            target = self.folder / "src" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            text, placed = rewrite(source.read_bytes(), [site for site in sites if site.path == str(source)])
+            target.write_text(text)
+            lines.update({(str(target), line): site for line, site in placed.items()})
+            left_out = [site for site in sites if site.path == str(source) and site not in placed.values()]
+            for site in left_out:
+                sites.remove(site)
+        return lines
+
+    def object(self, unit):
+        return self.folder / (unit.replace("/", "_") + ".o")
+
+    def compile_unit(self, words, unit, lines):
+        """Sites that the compiler's errors name; none: it is compiled."""
+        kept, skip = [], False
+        for word in words:
+            if skip:
+                skip = False
+            elif word in ("-o", "-MF", "-MT"):
+                skip = True
+            elif word not in ("-c", "-MD", "-O3", "-Wall", "-Wextra") and not word.endswith(".cc"):
+                kept.append(word)
+        first = next(i for i, word in enumerate(kept) if word.startswith("-I"))
+        command = [*kept[:first], f"-I{self.folder / 'src'}", *kept[first:], "-O1", "-w", "-fmax-errors=0",
+                   "-fno-diagnostics-show-caret", "-fdiagnostics-color=never", "-include",
+                   str(ROOT / "tests/faults/mutant.h"), "-c", "-o", str(self.object(unit)),
+                   str(self.folder / "src" / unit)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.build)
+        wrong = []
+        for path, line in re.findall(r"^(\S+?):(\d+):", done.stderr, re.MULTILINE) if done.returncode != 0 else []:
+            site = lines.get((str((self.build / path).resolve()), int(line)))
+            if site is not None and site not in wrong:
+                wrong.append(site)
+        if done.returncode != 0 and not wrong:
+            sys.exit(f"{self.name}: errors that no place explains:\n{done.stderr[:3000]}")
+        return wrong
+
+    def link(self):
+        listed = subprocess.run(["ninja", "-C", self.build, "-t", "commands", "prove_mutants"], capture_output=True,
+                                text=True, check=True).stdout.strip().split("\n")[-1]
+        words = shlex.split(listed.replace(": && ", "").replace(" && :", ""))
+        at = words.index("-o")
+        words[at + 1] = str(self.program())
+        words[at:at] = [str(self.object(unit)) for unit in self.units]  # before the libraries: their symbols are taken
+        done = subprocess.run(words, capture_output=True, text=True, cwd=self.build)
+        if done.returncode != 0:
+            sys.exit(f"{self.name}: {done.stderr[:3000]}")
+
+    def run(self, jobs):
+        record = json.loads((self.folder / "mutants.json").read_text())
+        numbers = "\n".join(str(mutant["mutant"]) for mutant in record["mutants"])
+        with open(self.folder / "results.jsonl", "w") as out:
+            done = subprocess.run([str(self.program()), *self.name.split("/"), "--jobs", str(jobs)], input=numbers,
+                                  text=True, stdout=out)
+        if done.returncode != 0:
+            print(f"{self.name}: not run", flush=True)
+            (self.folder / "results.jsonl").unlink()
+
+    def results(self):
+        """Each mutant with its verdict; None where the row was not run."""
+        path = self.folder / "results.jsonl"
+        if not path.exists():
+            return None
+        record = json.loads((self.folder / "mutants.json").read_text())
+        verdicts = {}
+        for line in path.read_text().splitlines():
+            verdict = json.loads(line)
+            verdicts[verdict["mutant"]] = verdict
+        if verdicts[-1]["verdict"] != "survived":
+            sys.exit(f"{self.name}: the row as it is fails: {verdicts[-1]}")
+        record["mutants"] = [{**mutant, **verdicts[mutant["mutant"]]} for mutant in record["mutants"]
+                             if mutant["mutant"] in verdicts and verdicts[mutant["mutant"]]["verdict"] != "none"]
+        return record
+
+
+def explanation(reasons, mutant):
+    """The reason given for a survivor: of this code and change."""
+    for entry in reasons:
+        if (mutant["file"] == entry["file"] and entry["code"] in mutant["code"] and
+                mutant["change"] in entry.get("changes", [mutant["change"]]) and
+                entry.get("text", mutant["text"]) == mutant["text"]):
+            return entry["reason"]
+    return None
+
+
+def table(chosen, reasons_path, json_path):
+    reasons = json.loads(reasons_path.read_text()) if reasons_path.exists() else []
+    kinds, listed, unexplained = collections.Counter(), [], 0
+    print("| row | places | mutants | not compiled | killed | by | survived, equivalent | survived, open |")
+    print("|---|---|---|---|---|---|---|---|")
+    records = []
+    for row in chosen:
+        record = row.results()
+        if record is None:
             continue
-        code = line.split("//")[0]
-        for name, pattern, replacement in RULES:
-            for match in re.finditer(pattern, code):
-                changed = code[:match.start()] + match.expand(replacement) + code[match.end():]
-                yield number + 1, name, "\n".join(lines[:number] + [changed] + lines[number + 1:])
-
-
-def compile_command(build, source):
-    database = subprocess.run(["ninja", "-C", build, "-t", "compdb"], capture_output=True, text=True, check=True).stdout
-    for entry in json.loads(database):
-        if pathlib.Path(entry["file"]).resolve() == source.resolve() and " -c " in entry["command"]:
-            return shlex.split(entry["command"])
-    sys.exit(f"{source}: not compiled in {build}")
-
-
-def link_command(build):
-    """The command that links proof_test."""
-    commands = subprocess.run(["ninja", "-C", build, "-t", "commands", "proof_test"], capture_output=True, text=True, check=True)
-    line = commands.stdout.strip().split("\n")[-1]
-    return shlex.split(line.replace(": && ", "").replace(" && :", ""))
-
-
-def with_output(command, source, new_source, output):
-    replaced = []
-    for word in command:
-        word = str(new_source) if word == str(source) or word.endswith(source.as_posix()) else word
-        replaced.append(word)
-    replaced[replaced.index("-o") + 1] = str(output)
-    for flag in ("-MF", "-MT"):
-        if flag in replaced:
-            replaced[replaced.index(flag) + 1] = str(output) + flag
-    return replaced
-
-
-def verdict(build, compile_words, link_words, source, text, folder, timeout):
-    mutant, obj, program = folder / source.name, folder / "mutant.o", folder / "mutant_test"
-    mutant.write_text(text)
-    done = subprocess.run(with_output(compile_words, source, mutant, obj), cwd=build, capture_output=True)
-    if done.returncode != 0:
-        return "not compiled"
-    words = list(link_words)
-    words[words.index("-o") + 1] = str(program)
-    words.insert(words.index("-o"), str(obj))  # in front of the library: its symbols are taken
-    done = subprocess.run(words, cwd=build, capture_output=True, text=True)
-    if done.returncode != 0:
-        return "not linked"
-    op = source.parent.name
-    try:
-        done = subprocess.run([str(program), "--gtest_filter=Kernels*"], capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return "killed: hung"
-    if done.returncode < 0:
-        return "killed: crashed"
-    if done.returncode == 0:
-        return "SURVIVED"
-    kind = re.search(rf"{op} .*?: (identity|sampled|projection|guards|repeats|order)", done.stdout)
-    return f"killed: {kind.group(1) if kind else 'a test failed'}"
+        records.append(record)
+        by = collections.Counter(mutant["by"] for mutant in record["mutants"] if mutant["verdict"] == "killed")
+        kinds += by
+        survivors = [mutant for mutant in record["mutants"] if mutant["verdict"] != "killed"]
+        for mutant in survivors:
+            mutant["reason"] = explanation(reasons, mutant)
+        open_ones = [mutant for mutant in survivors if mutant["reason"] is None]
+        unexplained += len(open_ones)
+        listed += [(row.name, mutant) for mutant in survivors]
+        said = ", ".join(f"{kind} {count}" for kind, count in by.most_common())
+        print(f"| {row.name} | {record['places']} | {len(record['mutants'])} | {record['not_compiled']} | "
+              f"{sum(by.values())} | {said} | {len(survivors) - len(open_ones)} | {len(open_ones)} |")
+    print(f"\nBy kind: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}.\n")
+    groups = collections.defaultdict(list)
+    for row, mutant in listed:
+        groups[(mutant["file"], mutant["reason"] or "OPEN")].append((row, mutant))
+    print("| file | survivors | of rows | reason |\n|---|---|---|---|")
+    for (file, reason), members in sorted(groups.items()):
+        places = collections.Counter(f"{m['line']}: `{m['text']}` {m['change']}" + (" (never reached)" if
+                                     m["verdict"] == "unreached" else "") for _, m in members)
+        names = ", ".join(sorted({row for row, _ in members}))
+        print(f"| {file} | {'<br>'.join(places)} | {names} | {reason} |".replace("||", "\\|\\|"))
+    if json_path is not None:
+        json_path.write_text(json.dumps(records, indent=1) + "\n")
+    return 1 if unexplained else 0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["make", "run", "table"])
+    parser.add_argument("rows", nargs="*")
     parser.add_argument("--build", required=True)
-    parser.add_argument("--count", type=int, default=200, help="mutants a file, drawn at random")
+    parser.add_argument("--count", type=int, default=200, help="mutants a row")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=60)
-    parser.add_argument("--list", action="store_true", help="only print the mutants")
-    parser.add_argument("sources", nargs="+", type=pathlib.Path)
-    arguments = parser.parse_args()
-    survivors = 0
-    for source in arguments.sources:
-        text = source.read_text()
-        chosen = list(mutants(text))
-        random.Random(arguments.seed).shuffle(chosen)
-        chosen = sorted(chosen[:arguments.count], key=lambda mutant: mutant[0])
-        compile_words = None if arguments.list else compile_command(arguments.build, source)
-        link_words = None if arguments.list else link_command(arguments.build)
-        counts = {}
-        for number, name, changed in chosen:
-            line = changed.split("\n")[number - 1].strip()
-            result = "listed"
-            if not arguments.list:
-                with tempfile.TemporaryDirectory() as folder:
-                    result = verdict(arguments.build, compile_words, link_words, source, changed, pathlib.Path(folder),
-                                     arguments.timeout)
-            counts[result] = counts.get(result, 0) + 1
-            survivors += result == "SURVIVED"
-            print(f"{source}:{number}: {name}: {result}: {line}", flush=True)
-        print(f"{source}: " + ", ".join(f"{count} {result}" for result, count in sorted(counts.items())))
-    return 1 if survivors else 0
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--reasons", type=pathlib.Path, default=ROOT / "bench/results/mutant_survivors.json")
+    arguments = parser.parse_intermixed_args()
+    known = rows()
+    for name in arguments.rows:
+        if name not in known:
+            sys.exit(f"{name}: not one of {', '.join(known)}")
+    chosen = [Row(name, known[name], arguments.build) for name in arguments.rows or known]
+    if arguments.action == "table":
+        return table(chosen, arguments.reasons, arguments.json)
+    for row in chosen:
+        row.make(arguments.count, arguments.seed) if arguments.action == "make" else row.run(arguments.jobs)
+    return 0
 
 
 if __name__ == "__main__":

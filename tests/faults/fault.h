@@ -1,8 +1,8 @@
 // Faults: wrong rows on purpose, to see that the proof can fail. Built only with ASSAY_FAULTS=ON.
 //
 // A fault wraps a healthy row of an op, named "faulty", first in the list. It changes the weights before the row is
-// made, the arguments before a run, or the outputs after it; always, or only when its trigger says so. One entry of a
-// table:
+// made, the Desc it is made for, the arguments before a run, or the outputs after it; always, or only when its trigger
+// says so. One entry of a table:
 //
 //   fault<LinearOp>({"N30 zero for 32 to 1536 tokens", [](Run<LinearOp>& run) { if (..) zero(run.args.y); }})
 //
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "numeric/bf16.h"
+#include "ops/cases.h"
 #include "ops/row_list.h"
 #include "ops/select.h"
 
@@ -53,6 +54,7 @@ struct Fault {
   std::function<void(Run<Op>&)> run = {};                      // called before and after each run
   std::function<void(OwnWeight&, size_t which)> weights = {};  // for each weight of the op, in order
   bool rare = false;                                           // may need many runs
+  std::function<void(typename Op::Desc&)> desc = {};           // the row is made for another Desc
 };
 
 // What the self-test runs over.
@@ -152,7 +154,9 @@ Entry fault(Fault<Op> description) {
         provider->replace(id, [&](OwnWeight& own) { wrong.weights(own, index); });
       }
       ops::MakeContext own{context.caps, *provider, context.selector};
-      ASSAY_ASSIGN(ops::PlanPtr<Op> healthy, detail::base<Op>().make(desc, bucket, weights, own));
+      typename Op::Desc made_for = desc;
+      if (wrong.desc) wrong.desc(made_for);
+      ASSAY_ASSIGN(ops::PlanPtr<Op> healthy, detail::base<Op>().make(made_for, bucket, weights, own));
       return ops::PlanPtr<Op>(std::make_unique<detail::FaultyPlan<Op>>(std::move(healthy), std::move(provider), desc));
     };
     ops::test_rows<Op>().insert(ops::test_rows<Op>().begin(), row);

@@ -9,7 +9,7 @@ namespace {
 
 TEST(Faults, EachIsCaught) {
   const std::vector<Entry> faults = all_faults();
-  ASSERT_GE(faults.size(), 80u);
+  ASSERT_GE(faults.size(), 120u);
   for (const DType dtype : {DType::kBf16, DType::kF32}) {
     proof::testing::SmallModel model(dtype, 1);
     for (const Entry& entry : faults) {

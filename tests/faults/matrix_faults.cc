@@ -65,7 +65,50 @@ void power_of_two_scales(OwnWeight& own, size_t) {
   }
 }
 
+// Block scales below the smallest normal value read as zero.
+void flushed_scales(OwnWeight& own, size_t) {
+  for (size_t m = 0; m < own.source.matrices.size(); ++m) {
+    const size_t count = own.source.matrices[m].scales.size();
+    if (count == 0) continue;
+    std::byte* scales = own.scales(m);
+    for (size_t i = 0; i < count; ++i) {
+      if ((scales[i] & std::byte{0x78}) == std::byte{0}) scales[i] = std::byte{0};
+    }
+  }
+}
+
 bool quantised(const OwnWeight& own) { return !own.source.matrices[0].scales.empty(); }
+
+// x through change(token, column, value).
+template <class Op, class Change>
+void change_inputs(Run<Op>& run, const Change& change) {
+  if (run.after) return;
+  const ops::ConstView& x = run.args.x;
+  run.scratch.emplace_back(static_cast<size_t>(x.rows * x.cols));
+  const ops::View copy(run.scratch.back().data(), x.dtype, x.rows, x.cols);
+  for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t k = 0; k < x.cols; ++k) set(copy, t, k, change(t, k, get(x, t, k)));
+  }
+  run.args.x = copy;
+}
+
+// To the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 times a sixth of the largest of its block of 16.
+template <class Op>
+void four_bit_inputs(Run<Op>& run) {
+  const ops::ConstView x = run.args.x;
+  change_inputs(run, [&](int64_t t, int64_t k, float value) {
+    float most = 0;
+    for (int64_t i = k / 16 * 16; i < std::min(k / 16 * 16 + 16, x.cols); ++i)
+      most = std::max(most, std::abs(get(x, t, i)));
+    if (most == 0) return value;
+    float nearest = 0;
+    for (const float code : {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f}) {
+      const float candidate = std::copysign(code * most / 6, value);
+      if (std::abs(candidate - value) < std::abs(nearest - value)) nearest = candidate;
+    }
+    return nearest;
+  });
+}
 
 // Keeps a tile of the output as it was before the run.
 void leave_tile(L& run, int64_t first, int64_t count) {
@@ -170,15 +213,14 @@ void add_linear_faults(std::vector<Entry>& list) {
     }
   });
   add({"N32 the last block of 16 inputs is left out", [](L& run) {
-         if (!run.after) {
-           run.scratch.emplace_back(static_cast<size_t>(run.args.x.rows * run.desc.k));
-           const ops::View x(run.scratch.back().data(), run.args.x.dtype, run.args.x.rows, run.desc.k);
-           for (int64_t t = 0; t < x.rows; ++t) {
-             for (int64_t k = 0; k < x.cols; ++k) set(x, t, k, k >= x.cols - 16 ? 0 : get(run.args.x, t, k));
-           }
-           run.args.x = x;
-         }
+         change_inputs(run, [&](int64_t, int64_t k, float value) { return k >= run.desc.k - 16 ? 0 : value; });
        }});
+  add({"N34 inputs beyond the last multiple of 64 are stale", [](L& run) {
+         if (run.desc.k % 64 == 0) return;
+         change_inputs(run, [&](int64_t, int64_t k, float value) { return k >= run.desc.k / 64 * 64 ? 1 : value; });
+       }});
+  add({"N21 activations rounded to four bits", four_bit_inputs<LinearOp>});
+  add({"N38 subnormal block scales are zero", {}, flushed_scales});
   after("N36 a padding row enters the last token", [](L& run) {
     const int64_t t = run.args.y.rows - 1;
     const ops::ConstView beyond(
@@ -241,6 +283,8 @@ void add_experts_faults(std::vector<Entry>& list) {
   add({"nibbles swapped", {}, swap_nibbles});
   add({"scale of the next block", {}, next_scale});
   add({"N23 scales rounded up to powers of two", {}, power_of_two_scales});
+  add({"N38 subnormal block scales are zero", {}, flushed_scales});
+  add({"N21 activations rounded to four bits", four_bit_inputs<ExpertsOp>});
   per_expert("N07 gate and up swapped",
              [](OwnWeight& own, size_t e) { std::swap(own.source.matrices[e], own.source.matrices[e + 1]); });
   per_expert("N07 scales of gate and up swapped", [](OwnWeight& own, size_t e) {
@@ -286,6 +330,13 @@ void add_experts_faults(std::vector<Entry>& list) {
   add({"N47 sums of two runs differ in one bit", [](E& run) {
          if (run.after && run.index % 2 == 1) nudge(run.args.y, 0, 1, 1);
        }});
+  const auto draw = std::make_shared<ops::CaseRandom>(3);
+  add({"N46 one element of one run in 100",
+       [draw](E& run) {
+         if (run.after && draw->below(100) == 0) nudge(run.args.y, run.args.y.rows - 1, 0, 1);
+       },
+       {},
+       true});
   add({"shared expert left out", [](E& run) {
          if (!run.after) run.args.shared = {};
        }});

@@ -92,6 +92,20 @@ void add_rope(std::vector<Entry>& list) {
          const int64_t at = cache.offset(page, 0, p % cache.page_tokens);
          set(v, 0, at, get(run.args.qkv, 1, run.args.qkv.cols - int64_t{run.desc.kv_heads} * run.desc.head_dim));
        }});
+  add({"N54 four positions of v share a place", [](Q& run) {
+         if (!run.after) return;
+         const auto& cache = run.args.cache;
+         const ops::View v(cache.v, cache.dtype, 1, int64_t{1} << 40);
+         const int32_t p = run.args.batch.positions[0], page = run.args.batch.page_table[p / cache.page_tokens];
+         const int64_t to = cache.offset(page, 0, p % cache.page_tokens);
+         const int64_t from = cache.offset(page, 0, p % cache.page_tokens / 4);
+         for (int64_t d = 0; d < run.desc.head_dim; ++d) set(v, 0, to + d, get(v, 0, from + d));
+       }});
+  add({"N60 the whole head is turned", {}, {}, false, [](ops::QkNormRopeDesc& desc) {
+         desc.rotary_dim = desc.head_dim;
+       }});
+  add({"N60 base of another model", {}, {}, false, [](ops::QkNormRopeDesc& desc) { desc.theta *= 10; }});
+  add({"N59 eps of another model", {}, {}, false, [](ops::QkNormRopeDesc& desc) { desc.eps = 1e-3f; }});
   add({"writes into a page that is free", [](Q& run) {
          if (!run.after) return;
          const auto& cache = run.args.cache;
@@ -153,6 +167,16 @@ void add_attention(std::vector<Entry>& list) {
   add("softmax scale 1 % off", [](A& run) {
     if (!run.after) run.args.cache.k_scale = 1.01f;
   });
+  list.push_back(fault<AttentionOp>(
+      {"scale of another head size", {}, {}, false, [](ops::AttentionDesc& desc) { desc.scale /= std::sqrt(2.0f); }}));
+  const auto draw = std::make_shared<ops::CaseRandom>(5);
+  list.push_back(fault<AttentionOp>({"N47 one run in 100 of several sequences",
+                                     [draw](A& run) {
+                                       if (run.after && run.args.batch.sequences > 1 && draw->below(100) == 0)
+                                         nudge(run.args.out, 0, 0, 1);
+                                     },
+                                     {},
+                                     true}));
   add("lse to base two", [](A& run) {
     if (run.after && run.args.lse) scale(run.args.lse, 1.442695f);
   });
@@ -194,6 +218,9 @@ void add_conv(std::vector<Entry>& list) {
            for (int32_t i = run.desc.width - 2; i > 0; --i) set(state, 0, at + i, get(state, 0, at + i - 1));
          });
        }});
+  add({"N59 k longer than one", [](C& run) {
+         if (run.after) scale(run.args.k, 1.01f);
+       }});
   add({"q not scaled", [](C& run) {
          if (run.after) scale(run.args.q, std::sqrt(static_cast<float>(run.desc.key_dim)));
        }});
@@ -216,6 +243,15 @@ void add_delta(std::vector<Entry>& list) {
   add("one element of the state is stale", [](G& run) {
     if (run.after) run.args.state.delta[run.args.batch.state_write[0] * run.args.state.delta_stride + 5] *= 0.999f;
   });
+  const auto draw = std::make_shared<ops::CaseRandom>(7);
+  list.push_back(
+      fault<GatedDeltaOp>({"N62 one element of the state, one run in 100",
+                           [draw](G& run) {
+                             if (run.after && draw->below(100) == 0)
+                               run.args.state.delta[run.args.batch.state_write[0] * run.args.state.delta_stride] += 1;
+                           },
+                           {},
+                           true}));
   add("writes a slot of another sequence", [](G& run) {
     if (run.after) run.args.state.delta[run.args.state.delta_stride * 2 * run.args.batch.sequences] = 1;
   });

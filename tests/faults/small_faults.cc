@@ -28,6 +28,15 @@ void add_norm(std::vector<Entry>& list) {
                                      for (int64_t i = 0; i < m.cols; ++i)
                                        w[i] = numeric::bf16_from_float(numeric::bf16_to_float(w[i]) + 1);
                                    }}));
+  list.push_back(
+      fault<RmsNormOp>({"N59 eps of another model", {}, {}, false, [](ops::RmsNormDesc& desc) { desc.eps = 1e-3f; }}));
+  list.push_back(fault<RmsNormOp>({"N59 gate without silu", [](N& run) {
+                                     if (!run.after || !run.args.z) return;
+                                     for (int64_t i = 0; i < run.args.y.cols; ++i) {
+                                       const float z = get(run.args.z, 0, i);
+                                       set(run.args.y, 0, i, get(run.args.y, 0, i) * (1 + std::exp(-z)));
+                                     }
+                                   }}));
   list.push_back(fault<RmsNormOp>({"rows not gathered", [](N& run) {
                                      if (!run.after) run.args.gather = nullptr;
                                    }}));
@@ -64,6 +73,21 @@ void add_sample(std::vector<Entry>& list) {
        [](const auto& params, ops::SampleResult& result, const auto&, int64_t, const auto& desc) {
          if (params.temperature <= 0 && params.target < 0 && result.token >= 0) result.token = desc.vocab - 1;
        });
+  list.push_back(fault<SampleOp>({"N64 every row of the head may be drawn", {}, {}, false, [](ops::SampleDesc& desc) {
+                                    desc.real_vocab = desc.vocab;
+                                  }}));
+  const auto draw = std::make_shared<ops::CaseRandom>(9);
+  list.push_back(fault<SampleOp>({"N64 one draw in 500",
+                                  [draw](S& run) {
+                                    if (!run.after) return;
+                                    for (int32_t r = 0; r < run.args.rows; ++r) {
+                                      auto& result = run.args.results[r];
+                                      if (result.token >= 0 && draw->below(500) == 0)
+                                        result.token = (result.token + 1) % 7;
+                                    }
+                                  },
+                                  {},
+                                  true}));
   each("ties go to the highest id",
        [](const auto& params, ops::SampleResult& result, const auto& logits, int64_t row, const auto& desc) {
          if (params.temperature > 0 || params.target >= 0 || result.token < 0) return;
