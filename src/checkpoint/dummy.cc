@@ -1,12 +1,11 @@
 #include "checkpoint/dummy.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
 
+#include "base/huge_pages.h"
 #include "base/shape.h"
 #include "numeric/nvfp4.h"
 
@@ -19,7 +18,6 @@ using numeric::WeightFormat;
 
 constexpr int64_t kBlockValues = 131071;  // 2^17 - 1, a prime
 constexpr size_t kAlignment = 64;
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr float kLogitDeviation = 3.0f;
 constexpr double kSkewOctaves = 4;  // between the first and the last expert's rows
@@ -92,14 +90,13 @@ std::string_view last_part(std::string_view base) { return base.substr(base.rfin
 Result<MutableBytes> DummyWeights::take(size_t bytes) {
   const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (rounded > rest_.size()) {
-    const size_t size = (std::max(rounded, kChunkBytes) + kHugePage - 1) / kHugePage * kHugePage;
-    auto* chunk = static_cast<std::byte*>(std::aligned_alloc(kHugePage, size));
+    const size_t size = std::max(rounded, kChunkBytes);
+    auto* chunk = static_cast<std::byte*>(allocate_huge(size));
     if (chunk == nullptr) {
       return Error{
           ErrorKind::kResource,         "no memory for dummy weights", "", fmt::format("{} bytes so far", bytes_),
           fmt::format("{} more", size), "fewer layers (dummy_layers)"};
     }
-    ::madvise(chunk, size, MADV_HUGEPAGE);  // an advice: without huge pages it is only slower
     chunks_.emplace_back(chunk);
     rest_ = {chunk, size};
   }

@@ -1,4 +1,5 @@
-// A file mapped read-only into memory. Owner: this object; the mapping's address does not change when it moves.
+// A file in memory, read-only: copied into huge pages where it is of some size and there is memory enough, else mapped.
+// Owner: this object; the address does not change when it moves.
 #pragma once
 
 #include <cstddef>

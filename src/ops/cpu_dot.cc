@@ -9,12 +9,26 @@ namespace {
 
 using numeric::WeightFormat;
 
-void to_f32(const ConstView& x, int64_t token, int64_t k, float* out) {
+void f32_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) {
   cpu::with_activation(x.dtype, [&]<class T>() {
     const T* from = x.row<T>(token);
-    for (int64_t i = 0; i < k; ++i) out[i] = cpu::to_float(from[i]);
+    const int64_t elements = places.elements();
+    for (int64_t first = 0; first < elements; first += kDotBlock) {
+      auto* to = reinterpret_cast<float*>(out + places.at(token) + first / kDotBlock * places.block_stride());
+      const int64_t count = std::min(kDotBlock, elements - first), given = std::min(count, places.k - first);
+      for (int64_t i = 0; i < given; ++i) to[i] = cpu::to_float(from[first + i]);
+      std::fill(to + given, to + count, 0.0f);
+      if (places.form == DotForm::kF32Quads) quads_avx2(to, count / 16);
+    }
   });
-  std::fill(out + k, out + dot_form_elements(DotForm::kF32, k), 0.0f);
+}
+
+void bf16_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) {
+  const auto* from = x.row<uint16_t>(token);
+  auto* to = reinterpret_cast<uint16_t*>(out + places.at(token));
+  if (places.form == DotForm::kBf16Planes) return planes_avx512_bf16(from, places.k, to);
+  std::copy_n(from, places.k, to);
+  std::fill(to + places.k, to + places.elements(), uint16_t{0});
 }
 
 }  // namespace
@@ -32,30 +46,38 @@ std::string_view CpuDot::order(WeightFormat format, DType activation) const {
   return dot_products_exact(format, activation) ? "dot16 exact" : "dot16 fused";
 }
 
-constinit const CpuDot kCpuAvx2{"cpu_avx2", dot_avx2, false, [](const device::CpuFeatures& cpu) { return cpu.avx2; },
+constinit const CpuDot kCpuAvx2{"cpu_avx2",
+                                dot_avx2,
+                                DotForm::kF32Quads,
+                                false,
+                                [](const device::CpuFeatures& cpu) { return cpu.avx2; },
                                 "the CPU has no AVX2 with FMA and F16C"};
-constinit const CpuDot kCpuAvx512{"cpu_avx512", dot_avx512, false,
+constinit const CpuDot kCpuAvx512{"cpu_avx512",
+                                  dot_avx512,
+                                  DotForm::kF32,
+                                  false,
                                   [](const device::CpuFeatures& cpu) { return cpu.avx512; },
                                   "the CPU has no AVX-512 with BW, VL, DQ and VBMI"};
-constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16", dot_avx512_bf16, true,
+constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16",
+                                      dot_avx512_bf16,
+                                      DotForm::kBf16Planes,
+                                      true,
                                       [](const device::CpuFeatures& cpu) { return cpu.avx512_bf16; },
                                       "the CPU has no AVX-512 BF16"};
 
-void prepare_token(DotForm form, const ConstView& x, int64_t token, int64_t k, std::byte* out) {
-  if (form == DotForm::kF32) return to_f32(x, token, k, reinterpret_cast<float*>(out));
-  const auto* from = x.row<uint16_t>(token);
-  auto* to = reinterpret_cast<uint16_t*>(out);
-  if (form == DotForm::kBf16Planes) return planes_avx512_bf16(from, k, to);
-  std::memcpy(to, from, static_cast<size_t>(k) * 2);
-  std::fill(to + k, to + dot_form_elements(form, k), uint16_t{0});
+int64_t DotPlaces::at(int64_t token, int64_t i) const {
+  if (form == DotForm::kBf16) return token * block_bytes() + 2 * i;
+  if (form == DotForm::kBf16Planes) return token * block_bytes() + 2 * (i / 128 * 128 + i % 4 * 32 + i % 128 / 4);
+  const int64_t within = form == DotForm::kF32 ? i % 16 : i % 4 * 4 + i % 16 / 4;
+  return i / kDotBlock * block_stride() + token * block_bytes() + 4 * (i % kDotBlock / 16 * 16 + within);
 }
 
-void prepare_tokens(DotForm form, const ConstView& x, int64_t tokens, int64_t k, std::byte* out,
-                    cpu::ThreadPool& pool) {
+void prepare_tokens(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) {
   constexpr int64_t kElementsPerPiece = 100'000;
-  const int64_t bytes = dot_form_bytes(form, k);
-  pool.parallel_for(tokens, std::max<int64_t>(1, kElementsPerPiece / k), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) prepare_token(form, x, t, k, out + t * bytes);
+  pool.parallel_for(places.tokens, std::max<int64_t>(1, kElementsPerPiece / places.k), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      places.f32() ? f32_token(places, x, t, out) : bf16_token(places, x, t, out);
+    }
   });
 }
 

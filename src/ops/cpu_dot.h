@@ -14,13 +14,14 @@ namespace assay::ops {
 struct CpuDot {
   const char* row;  // name of the rows made of it
   DotFunction dot;
-  bool pairs;  // vdpbf16ps: bf16 activations, bf16 and nvfp4 weights
+  DotForm packed_form;  // of nvfp4 weights; kF32 or kBf16 of others
+  bool pairs;           // vdpbf16ps: bf16 activations, bf16 and nvfp4 weights
   bool (*has)(const device::CpuFeatures&);
   const char* missing;  // the refusal where has() is false
 
   DotForm form(numeric::WeightFormat format) const {
-    if (!pairs) return DotForm::kF32;
-    return format == numeric::WeightFormat::kNvfp4 ? DotForm::kBf16Planes : DotForm::kBf16;
+    if (format == numeric::WeightFormat::kNvfp4) return packed_form;
+    return pairs ? DotForm::kBf16 : DotForm::kF32;
   }
   Refusal refuse(numeric::WeightFormat format, DType activation, const DeviceCaps& caps) const;
   // What the dot products add up like, as part of an op's order: "dot16 exact", ...
@@ -32,11 +33,30 @@ extern const CpuDot kCpuAvx2;
 extern const CpuDot kCpuAvx512;
 extern const CpuDot kCpuAvx512Bf16;
 
-// Row `token` of activations [T, k] in a form, at out.
-void prepare_token(DotForm form, const ConstView& x, int64_t token, int64_t k, std::byte* out);
+// Where the activations of `tokens` tokens lie when they are prepared for a kernel.
+struct DotPlaces {
+  DotForm form;
+  int64_t tokens;
+  int64_t k;
 
-// All tokens, dot_form_bytes(form, k) apart; over the pool's threads where it is worth it.
-void prepare_tokens(DotForm form, const ConstView& x, int64_t tokens, int64_t k, std::byte* out, cpu::ThreadPool& pool);
+  bool f32() const { return form == DotForm::kF32 || form == DotForm::kF32Quads; }
+  // Elements of a token's block, and blocks of a token.
+  int64_t block() const { return f32() ? kDotBlock : padded(form == DotForm::kBf16 ? 32 : 128); }
+  int64_t blocks() const { return f32() ? padded(kDotBlock) / kDotBlock : 1; }
+  int64_t block_bytes() const { return block() * (f32() ? 4 : 2); }
+  int64_t block_stride() const { return tokens * block_bytes(); }
+  int64_t bytes() const { return blocks() * block_stride(); }
+  // Elements of a token that a kernel may read, the last ones zero.
+  int64_t elements() const { return f32() ? padded(16) : block(); }
+  // Offset of element i of a token, in bytes.
+  int64_t at(int64_t token, int64_t i = 0) const;
+
+ private:
+  int64_t padded(int64_t step) const { return (k + step - 1) / step * step; }
+};
+
+// All tokens of activations [T, k] to out; over the pool's threads where it is worth it.
+void prepare_tokens(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool);
 
 // Rows [first, first + count) of a matrix.
 DotRows dot_rows(const numeric::EncodedMatrix& matrix, int64_t first, int64_t count);

@@ -1,11 +1,15 @@
 // The fp32 dot kernel, for any instruction set with fused multiply-add: included by one kernel file each, after a
 // simd_<set>.h of backend/cpu and, in an anonymous namespace,
-//   row_codes(bytes, scale): sixteen nvfp4 weights of a row
-//   kRowTile, kTokenTile: rows and tokens of a register tile
+//   Codes: 32 nvfp4 weights of a row, codes of two blocks times their scales, lanes in the order of the nvfp4 form
+//   fold_sums<format, R>(sums, out): R sums of sixteen lanes folded as dot_order.h says
+//   kRowTile: rows of a tile whose weights are decoded as they are read
+//   prefetch_bytes(bytes of such a tile): how far ahead to prefetch
+//   Part, kPartLanes, load_part, store_part, fused_part: a register of a panel's tile; sixteen lanes are one or two
+//   kPanelRows, kPanelTokens: rows and tokens of a panel's tile
 // Everything here is in an anonymous namespace too, so that each file keeps its own copy.
 //
 // Order of additions: dot_order.h, with multiplications fused. Up to four tokens weights are decoded as they are read;
-// above, kDotRowBlock rows are decoded to a panel in L1/L2, kChunk columns at a time, and used for all tokens.
+// above, kDotRowBlock rows are decoded to a panel in L1, kDotBlock columns at a time, and used for all tokens.
 #pragma once
 
 #include <cstring>
@@ -14,8 +18,6 @@
 
 namespace assay::ops {
 namespace {
-
-constexpr int64_t kChunk = 1024;  // columns of a panel
 
 struct ScaleTable {
   float value[256];
@@ -43,22 +45,12 @@ constexpr int64_t element_bits(DotFormat format) {
 template <DotFormat kFormat>
 struct FileRows {
   const std::byte* data;
-  const std::byte* scales;
   int64_t row_bytes;
-  int64_t row_scales;
 
-  explicit FileRows(const DotRows& rows)
-      : data(rows.data), scales(rows.scales), row_bytes(rows.k * element_bits(kFormat) / 8), row_scales(rows.k / 16) {}
+  explicit FileRows(const DotRows& rows) : data(rows.data), row_bytes(rows.k * element_bits(kFormat) / 8) {}
 
-  Vec at(int64_t row, int64_t step) const {
-    const std::byte* from = data + row * row_bytes + step * (2 * element_bits(kFormat));
-    if constexpr (kFormat == DotFormat::kNvfp4) {
-      return row_codes(from, kScales.value[static_cast<uint8_t>(scales[row * row_scales + step])]);
-    } else {
-      return plain(from);
-    }
-  }
-  // The last count < 16 weights of a row, then zeros. Not for nvfp4, whose k is a multiple of 16.
+  Vec at(int64_t row, int64_t step) const { return plain(data + row * row_bytes + step * (2 * element_bits(kFormat))); }
+  // The last count < 16 weights of a row, then zeros.
   Vec part(int64_t row, int64_t step, int64_t count) const {
     std::byte padded[64] = {};
     constexpr int64_t kBytes = element_bits(kFormat) / 8;
@@ -70,163 +62,285 @@ struct FileRows {
     if constexpr (kFormat == DotFormat::kBf16) return load_bf16(from);
     if constexpr (kFormat == DotFormat::kF16) return load_f16(from);
   }
-  // Brings the same columns of the row `ahead` rows below nearer.
-  void prefetch(int64_t row, int64_t ahead, int64_t step) const {
-    constexpr int64_t kStepBytes = 2 * element_bits(kFormat);
-    if (step * kStepBytes % 64 < kStepBytes) {
-      __builtin_prefetch(data + (row + ahead) * row_bytes + step * kStepBytes, 0, 2);
-    }
+  void prefetch(int64_t row, int64_t step, int64_t ahead) const {
+    __builtin_prefetch(data + row * row_bytes + step * (2 * element_bits(kFormat)) + ahead, 0, 2);
   }
 };
 
-// sum[r][t] += the products of rows [row, row + R) with T tokens over all of k.
-template <int R, int T, DotFormat kFormat>
-inline void add_file_rows(const FileRows<kFormat>& rows, int64_t row, int64_t k, const float* const* x,
-                          Vec (&sum)[R][T]) {
-  const int64_t steps = k / 16;
-  for (int64_t step = 0; step < steps; ++step) {
-    Vec weight[R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      weight[r] = rows.at(row + r, step);
-      rows.prefetch(row + r, R, step);
-    }
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const Vec token = load(x[t] + step * 16);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sum[r][t] = fused(weight[r], token, sum[r][t]);
-    }
+// The same of nvfp4, whose k is a multiple of 16: two steps, 32 weights, at a time.
+template <>
+struct FileRows<DotFormat::kNvfp4> {
+  const std::byte* data;
+  const std::byte* scales;
+  int64_t row_bytes;
+  int64_t row_scales;
+
+  explicit FileRows(const DotRows& rows)
+      : data(rows.data), scales(rows.scales), row_bytes(rows.k / 2), row_scales(rows.k / 16) {}
+
+  float scale(int64_t row, int64_t step) const {
+    return kScales.value[static_cast<uint8_t>(scales[row * row_scales + step])];
   }
-  if constexpr (kFormat != DotFormat::kNvfp4) {
-    if (k % 16 == 0) return;
-    for (int r = 0; r < R; ++r) {
-      const Vec weight = rows.part(row + r, steps, k % 16);
-      for (int t = 0; t < T; ++t) sum[r][t] = fused(weight, load(x[t] + steps * 16), sum[r][t]);
+  // Steps `step` and the next.
+  Codes at(int64_t row, int64_t step) const {
+    return Codes(data + row * row_bytes + step * 8, scale(row, step), scale(row, step + 1));
+  }
+  // The last step of a row with an odd number of them, then zeros.
+  Codes last(int64_t row, int64_t step) const {
+    std::byte padded[16] = {};
+    std::memcpy(padded, data + row * row_bytes + step * 8, 8);
+    return Codes(padded, scale(row, step), 0.0f);
+  }
+  void prefetch(int64_t row, int64_t step, int64_t ahead) const {
+    __builtin_prefetch(data + row * row_bytes + step * 8 + ahead, 0, 2);
+  }
+  void prefetch_scales(int64_t row, int64_t step, int64_t ahead) const {
+    __builtin_prefetch(scales + row * row_scales + step + ahead, 0, 2);
+  }
+};
+
+// Up to T tokens in form kF32 or kF32Quads.
+template <int T>
+struct Tokens {
+  const float* x[T];
+  int64_t block_stride;
+
+  Tokens(const DotTokens& tokens, int64_t first) : block_stride(tokens.block_stride / 4) {
+    for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const float*>(tokens.x[first + t]);
+  }
+  const float* block(int t, int64_t index) const { return x[t] + index * block_stride; }
+};
+
+// sum[r][t] += the products of one step's weights with T tokens at x.
+template <int R, int T>
+inline void add_step(const Vec (&weight)[R], const float* const (&x)[T], int64_t step, Vec (&sum)[R][T]) {
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    const Vec token = load(x[t] + step * 16);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) sum[r][t] = fused(weight[r], token, sum[r][t]);
+  }
+}
+
+// sum[r][t] += the products of rows [row, row + R) with T tokens: kSteps steps of k from `step` on, which are at `at`
+// in x.
+template <int kSteps, int R, int T, DotFormat kFormat>
+inline void add_steps(const FileRows<kFormat>& rows, int64_t row, int64_t step, int64_t at, const float* const (&x)[T],
+                      Vec (&sum)[R][T]) {
+  Vec weight[R];
+  if constexpr (kFormat == DotFormat::kNvfp4) {
+    static_assert(kSteps % 2 == 0);
+#pragma GCC unroll 4
+    for (int s = 0; s < kSteps; s += 2) {
+      Vec second[R];
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const Codes codes = rows.at(row + r, step + s);
+        weight[r] = codes.first();
+        second[r] = codes.second();
+      }
+      add_step(weight, x, at + s, sum);
+      add_step(second, x, at + s + 1, sum);
+    }
+  } else {
+#pragma GCC unroll 4
+    for (int s = 0; s < kSteps; ++s) {
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) weight[r] = rows.at(row + r, step + s);
+      add_step(weight, x, at + s, sum);
     }
   }
 }
 
+// The same of `columns` from column `first` of k on, which are at 0 in x.
 template <int R, int T, DotFormat kFormat>
-inline void inline_tile(const FileRows<kFormat>& rows, int64_t row, int64_t k, const float* const* x, float* out,
+inline void add_block(const FileRows<kFormat>& rows, int64_t row, int64_t first, int64_t columns,
+                      const float* const (&x)[T], Vec (&sum)[R][T]) {
+  constexpr int kLine = 32 / element_bits(kFormat);            // steps of a cache line
+  constexpr int kUnit = kFormat == DotFormat::kNvfp4 ? 2 : 1;  // steps decoded at once
+  const int64_t begin = first / 16, steps = columns / 16, ahead = prefetch_bytes(R * rows.row_bytes);
+  if constexpr (kFormat == DotFormat::kNvfp4) {
+    for (int r = 0; r < R; ++r) rows.prefetch_scales(row + r, begin, ahead / 8);
+  }
+  int64_t step = 0;
+  for (; step + kLine <= steps; step += kLine) {
+    for (int r = 0; r < R; ++r) rows.prefetch(row + r, begin + step, ahead);
+    add_steps<kLine>(rows, row, begin + step, step, x, sum);
+  }
+  for (; step + kUnit <= steps; step += kUnit) add_steps<kUnit>(rows, row, begin + step, step, x, sum);
+  Vec weight[R];
+  if constexpr (kFormat == DotFormat::kNvfp4) {
+    if (step == steps) return;
+    for (int r = 0; r < R; ++r) weight[r] = rows.last(row + r, begin + step).first();
+  } else {
+    if (columns % 16 == 0) return;
+    for (int r = 0; r < R; ++r) weight[r] = rows.part(row + r, begin + step, columns % 16);
+  }
+  add_step(weight, x, step, sum);
+}
+
+template <int R, int T, DotFormat kFormat>
+inline void inline_tile(const FileRows<kFormat>& rows, int64_t row, int64_t k, const Tokens<T>& tokens, float* out,
                         int64_t stride) {
   Vec sum[R][T];
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < T; ++t) sum[r][t] = zero();
   }
-  add_file_rows<R, T>(rows, row, k, x, sum);
-  for (int t = 0; t < T; ++t) fold_rows<R>([&](int r) { return sum[r][t]; }, out + t * stride + row);
+  for (int64_t first = 0; first < k; first += kDotBlock) {
+    const float* x[T];
+    for (int t = 0; t < T; ++t) x[t] = tokens.block(t, first / kDotBlock);
+    add_block<R, T>(rows, row, first, k - first < kDotBlock ? k - first : kDotBlock, x, sum);
+  }
+  for (int t = 0; t < T; ++t) fold_sums<kFormat, R>([&](int r) { return sum[r][t]; }, out + t * stride + row);
 }
 
 template <int T, DotFormat kFormat>
-void inline_rows(const DotRows& task, const float* const* x, float* out, int64_t stride) {
+void inline_rows(const DotRows& task, const DotTokens& given, float* out, int64_t stride) {
   const FileRows<kFormat> rows(task);
+  const Tokens<T> tokens(given, 0);
   int64_t row = 0;
   for (; row + kRowTile <= task.rows; row += kRowTile) {
-    inline_tile<kRowTile, T>(rows, row, task.k, x, out, stride);
+    inline_tile<kRowTile, T>(rows, row, task.k, tokens, out, stride);
   }
-  for (; row < task.rows; ++row) inline_tile<1, T>(rows, row, task.k, x, out, stride);
+  for (; row < task.rows; ++row) inline_tile<1, T>(rows, row, task.k, tokens, out, stride);
 }
 
-// sum += products of a panel's rows with tokens, over `steps` steps; `first` and `last` chunk of k.
-struct PanelPart {
-  const float* panel;  // [rows, kChunk]
-  int64_t first;       // column in x
+// One block of k, and whether it is the first or the last: between blocks sums are kept in memory.
+struct Block {
+  const float* panel;  // [kDotRowBlock, kDotBlock]
+  int64_t index;
   int64_t steps;
   bool starts, ends;
 };
 
+// Lanes [lane, lane + kPartLanes) of the sums of R panel rows with T tokens. kept: [T, kDotRowBlock, 16].
 template <int R, int T>
-inline void panel_tile(const PanelPart& part, const float* panel, const float* const* x, float* kept, float* out,
+inline void panel_part(const Block& block, const float* panel, const Tokens<T>& tokens, int lane, float* kept) {
+  Part sum[R][T];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      sum[r][t] = block.starts ? Part{} : load_part(kept + (t * kDotRowBlock + r) * 16 + lane);
+    }
+  }
+  const float* x[T];
+  for (int t = 0; t < T; ++t) x[t] = tokens.block(t, block.index) + lane;
+  for (int64_t step = 0; step < block.steps; ++step) {
+    Part weight[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) weight[r] = load_part(panel + r * kDotBlock + step * 16 + lane);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      const Part token = load_part(x[t] + step * 16);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sum[r][t] = fused_part(weight[r], token, sum[r][t]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) store_part(kept + (t * kDotRowBlock + r) * 16 + lane, sum[r][t]);
+  }
+}
+
+template <int R, int T, DotFormat kFormat>
+inline void panel_tile(const Block& block, const float* panel, const Tokens<T>& tokens, float* kept, float* out,
                        int64_t stride) {
-  Vec sum[R][T];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      sum[r][t] = part.starts ? zero() : load(kept + (t * kDotRowBlock + r) * 16);
-    }
+#pragma GCC unroll 2
+  for (int lane = 0; lane < 16; lane += kPartLanes) panel_part<R, T>(block, panel, tokens, lane, kept);
+  if (!block.ends) return;
+  for (int t = 0; t < T; ++t) {
+    const float* sums = kept + t * kDotRowBlock * 16;
+    fold_sums<kFormat, R>([&](int r) { return load(sums + r * 16); }, out + t * stride);
   }
-  const float* tokens[T];
-  for (int t = 0; t < T; ++t) tokens[t] = x[t] + part.first;
-  for (int64_t step = 0; step < part.steps; ++step) {
-    Vec weight[R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) weight[r] = load(panel + r * kChunk + step * 16);
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const Vec token = load(tokens[t] + step * 16);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sum[r][t] = fused(weight[r], token, sum[r][t]);
-    }
+}
+
+// Rows of a panel with T tokens.
+template <int T, DotFormat kFormat>
+void panel_tokens(const Block& block, int64_t rows, const Tokens<T>& tokens, float* kept, float* out, int64_t stride) {
+  int64_t r = 0;
+  for (; r + kPanelRows <= rows; r += kPanelRows) {
+    panel_tile<kPanelRows, T, kFormat>(block, block.panel + r * kDotBlock, tokens, kept + r * 16, out + r, stride);
   }
-  if (part.ends) {
-    for (int t = 0; t < T; ++t) fold_rows<R>([&](int r) { return sum[r][t]; }, out + t * stride);
-    return;
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) store(kept + (t * kDotRowBlock + r) * 16, sum[r][t]);
-  }
+  for (; r < rows; ++r)
+    panel_tile<1, T, kFormat>(block, block.panel + r * kDotBlock, tokens, kept + r * 16, out + r, stride);
 }
 
 template <DotFormat kFormat>
 void decode_panel(const DotRows& task, int64_t row, int64_t count, int64_t first, int64_t columns, float* panel) {
+  constexpr int64_t kPanelBytes = kDotBlock * element_bits(kFormat) / 8;
+  constexpr int kLine = 32 / element_bits(kFormat);
   const FileRows<kFormat> rows(task);
-  for (int64_t r = 0; r < count; ++r) {
+  const int64_t begin = first / 16, steps = columns / 16;
+  for (int64_t r = row; r < row + count; ++r, panel += kDotBlock) {
+    for (int64_t step = 0; step < steps; step += kLine) rows.prefetch(r, begin + step, kPanelBytes);  // the next panel
     int64_t step = 0;
-    for (; step * 16 + 16 <= columns; ++step)
-      store(panel + r * kChunk + step * 16, rows.at(row + r, first / 16 + step));
-    if constexpr (kFormat != DotFormat::kNvfp4) {
-      if (columns % 16 != 0) {
-        store(panel + r * kChunk + step * 16, rows.part(row + r, first / 16 + step, columns % 16));
+    if constexpr (kFormat == DotFormat::kNvfp4) {
+      for (; step < steps; step += 2) {
+        const Codes codes = step + 2 <= steps ? rows.at(r, begin + step) : rows.last(r, begin + step);
+        store(panel + step * 16, codes.first());
+        store(panel + step * 16 + 16, codes.second());
       }
+    } else {
+      for (; step < steps; ++step) store(panel + step * 16, rows.at(r, begin + step));
+      if (columns % 16 != 0) store(panel + step * 16, rows.part(r, begin + step, columns % 16));
     }
   }
 }
 
-template <int T>
-void panel_tokens(const PanelPart& part, int64_t rows, const float* const* x, float* kept, float* out, int64_t stride) {
-  int64_t r = 0;
-  for (; r + kRowTile <= rows; r += kRowTile) {
-    panel_tile<kRowTile, T>(part, part.panel + r * kChunk, x, kept + r * 16, out + r, stride);
+// Rows and tokens whose sums are kept between blocks: with a block of the tokens they stay in L2.
+constexpr int64_t kGroupRows = 64, kGroupTokens = 64;
+
+template <DotFormat kFormat>
+void panel_group(const DotRows& task, int64_t row, int64_t row_count, const DotTokens& tokens, int64_t token,
+                 int64_t token_count, float* out, int64_t stride) {
+  alignas(64) float panel[kDotRowBlock * kDotBlock];
+  alignas(64) float kept[kGroupRows * kGroupTokens * 16];
+  for (int64_t first = 0; first < task.k; first += kDotBlock) {
+    const int64_t columns = task.k - first < kDotBlock ? task.k - first : kDotBlock;
+    const Block block{panel, first / kDotBlock, (columns + 15) / 16, first == 0, first + kDotBlock >= task.k};
+    for (int64_t r = 0; r < row_count; r += kDotRowBlock) {
+      const int64_t rows = row_count - r < kDotRowBlock ? row_count - r : kDotRowBlock;
+      decode_panel<kFormat>(task, row + r, rows, first, columns, panel);
+      const auto run = [&]<int T>(int64_t t) {
+        panel_tokens<T, kFormat>(block, rows, Tokens<T>(tokens, token + t),
+                                 kept + (r * kGroupTokens + t * kDotRowBlock) * 16,
+                                 out + (token + t) * stride + row + r, stride);
+        return t + T;
+      };
+      int64_t t = 0;
+      while (t + kPanelTokens <= token_count && token_count - t != kPanelTokens + 1) {
+        t = run.template operator()<kPanelTokens>(t);
+      }
+      while (t + 2 <= token_count) t = run.template operator()<2>(t);
+      if (t < token_count) run.template operator()<1>(t);
+    }
   }
-  for (; r < rows; ++r) panel_tile<1, T>(part, part.panel + r * kChunk, x, kept + r * 16, out + r, stride);
 }
 
 template <DotFormat kFormat>
 void panel_rows(const DotRows& task, const DotTokens& tokens, float* out, int64_t stride) {
-  alignas(64) float panel[kDotRowBlock * kChunk];
-  alignas(64) float kept[kDotTokens * kDotRowBlock * 16];
-  const auto* x = reinterpret_cast<const float* const*>(tokens.x);
-  for (int64_t row = 0; row < task.rows; row += kDotRowBlock) {
-    const int64_t rows = task.rows - row < kDotRowBlock ? task.rows - row : kDotRowBlock;
-    for (int64_t first = 0; first < task.k; first += kChunk) {
-      const int64_t columns = task.k - first < kChunk ? task.k - first : kChunk;
-      decode_panel<kFormat>(task, row, rows, first, columns, panel);
-      const PanelPart part{panel, first, (columns + 15) / 16, first == 0, first + kChunk >= task.k};
-      int64_t t = 0;
-      for (; t + kTokenTile <= tokens.count; t += kTokenTile) {
-        panel_tokens<kTokenTile>(part, rows, x + t, kept + t * kDotRowBlock * 16, out + t * stride + row, stride);
-      }
-      for (; t < tokens.count; ++t) {
-        panel_tokens<1>(part, rows, x + t, kept + t * kDotRowBlock * 16, out + t * stride + row, stride);
-      }
+  for (int64_t t = 0; t < tokens.count; t += kGroupTokens) {
+    const int64_t count = tokens.count - t < kGroupTokens ? tokens.count - t : kGroupTokens;
+    for (int64_t row = 0; row < task.rows; row += kGroupRows) {
+      const int64_t rows = task.rows - row < kGroupRows ? task.rows - row : kGroupRows;
+      panel_group<kFormat>(task, row, rows, tokens, t, count, out, stride);
     }
   }
 }
 
 template <DotFormat kFormat>
 void dot_format(const DotRows& task, const DotTokens& tokens, float* out, int64_t stride) {
-  const auto* x = reinterpret_cast<const float* const*>(tokens.x);
   switch (tokens.count) {
     case 1:
-      return inline_rows<1, kFormat>(task, x, out, stride);
+      return inline_rows<1, kFormat>(task, tokens, out, stride);
     case 2:
-      return inline_rows<2, kFormat>(task, x, out, stride);
+      return inline_rows<2, kFormat>(task, tokens, out, stride);
     case 3:
-      return inline_rows<3, kFormat>(task, x, out, stride);
+      return inline_rows<3, kFormat>(task, tokens, out, stride);
     case 4:
-      return inline_rows<4, kFormat>(task, x, out, stride);
+      return inline_rows<4, kFormat>(task, tokens, out, stride);
     default:
       return panel_rows<kFormat>(task, tokens, out, stride);
   }

@@ -15,29 +15,20 @@ namespace assay::ops {
 
 inline constexpr int64_t kDotTokens = 128;   // most tokens of a call
 inline constexpr int64_t kDotRowBlock = 16;  // rows that share a decoded panel: a good grain for splitting
+inline constexpr int64_t kDotRows = 64;      // rows worth one call where there are many tokens
 
 enum class DotFormat : uint8_t { kF32, kBf16, kF16, kNvfp4 };
 
-// How a kernel wants one token's activations, all zero from k to dot_form_elements(form, k):
+// How a kernel wants activations. fp32 comes in blocks of kDotBlock columns: a block of all tokens, then the next, so
+// that a panel of the matrix meets one stretch of memory.
 enum class DotForm : uint8_t {
-  kF32,         // fp32
-  kBf16,        // bf16
-  kBf16Planes,  // bf16, of every 128 elements first those with k % 4 == 0, then 1, 2, 3
+  kF32,
+  kF32Quads,    // the same; every 16 elements as a transposed 4 x 4 matrix: k = 0, 4, 8, 12, 1, 5, ...
+  kBf16,        // bf16, all of k in one block
+  kBf16Planes,  // the same; of every 128 elements first those with k % 4 == 0, then 1, 2, 3
 };
 
-constexpr int64_t dot_form_elements(DotForm form, int64_t k) {
-  const int64_t step = form == DotForm::kF32 ? 16 : form == DotForm::kBf16 ? 32 : 128;
-  return (k + step - 1) / step * step;
-}
-
-constexpr int64_t dot_form_bytes(DotForm form, int64_t k) {
-  return dot_form_elements(form, k) * (form == DotForm::kF32 ? 4 : 2);
-}
-
-// Where element k of a token is.
-constexpr int64_t dot_form_index(DotForm form, int64_t k) {
-  return form == DotForm::kBf16Planes ? k / 128 * 128 + k % 4 * 32 + k % 128 / 4 : k;
-}
+inline constexpr int64_t kDotBlock = 256;
 
 // Rows of a matrix as stored (numeric/weight_format.h), at any address.
 struct DotRows {
@@ -49,19 +40,22 @@ struct DotRows {
 };
 
 struct DotTokens {
-  const std::byte* const* x;  // [count] in the kernel's form
+  const std::byte* const* x;  // [count] first block of each, in the kernel's form
   int64_t count;
+  int64_t block_stride;  // bytes from a block of a token to its next
 };
 
 // out[t * stride + r] = dot(row r, token t), nvfp4 without the global scale.
 using DotFunction = void (*)(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 
-// All formats; form kF32.
+// All formats; form kF32, but kF32Quads for nvfp4 in AVX2.
 void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 void dot_avx512(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 // bf16 (form kBf16) and nvfp4 (form kBf16Planes).
 void dot_avx512_bf16(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 
+// Sixteens of fp32, in place, to the order of kF32Quads.
+void quads_avx2(float* x, int64_t sixteens);
 // bf16 [k] to form kBf16Planes.
 void planes_avx512_bf16(const uint16_t* x, int64_t k, uint16_t* out);
 

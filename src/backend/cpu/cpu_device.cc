@@ -3,12 +3,14 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
 
 #include "backend/cpu/thread_pool.h"
+#include "base/huge_pages.h"
 
 namespace assay::cpu {
 namespace {
@@ -54,8 +56,8 @@ class CpuDevice : public device::Device {
   const device::DeviceCaps& caps() const override { return caps_; }
 
   Result<device::Buffer> allocate(size_t bytes) override {
-    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* data = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
+    const size_t rounded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+    void* data = bytes < kHugePageBytes ? std::aligned_alloc(kAlignment, rounded) : allocate_huge(bytes);
     if (data == nullptr) {
       return Error{ErrorKind::kResource, "out of memory", "host", std::to_string(bytes) + " bytes refused", "", ""};
     }

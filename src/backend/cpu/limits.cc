@@ -9,6 +9,7 @@
 
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/limits_kernel.h"
+#include "base/huge_pages.h"
 
 namespace assay::cpu {
 namespace {
@@ -130,8 +131,7 @@ Limits measure_limits(ThreadPool& pool, const device::DeviceCaps& caps) {
   limits.threads = pool.threads();
   limits.cache_bytes = std::max(caps.cache_bytes, kLeastCache);
   const size_t bytes = 5 * limits.cache_bytes / kLine * kLine;
-  std::unique_ptr<std::byte, decltype(&std::free)> memory(static_cast<std::byte*>(std::aligned_alloc(kLine, bytes)),
-                                                          &std::free);
+  std::unique_ptr<std::byte, decltype(&std::free)> memory(static_cast<std::byte*>(allocate_huge(bytes)), &std::free);
   CHECK(memory != nullptr, "{} bytes", bytes);
   std::memset(memory.get(), 1, bytes);  // the first touch of a page is another matter
   const ReadFunction read = read_function(caps.cpu);

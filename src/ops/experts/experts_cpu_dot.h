@@ -36,7 +36,7 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     const Scratch scratch = carve(form_, desc_, tokens, workspace);
     scratch.groups.fill(args.ids, tokens);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
-    prepare_tokens(form_, args.x, tokens, desc_.hidden, scratch.x, pool);
+    prepare_tokens(scratch.x_places, args.x, scratch.x, pool);
     const int64_t uses = tokens * desc_.top_k;
     pool.parallel_for(blocks(desc_.intermediate), block_grain(uses * desc_.hidden * 2),
                       [&](int64_t begin, int64_t end) {
@@ -53,6 +53,8 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
  private:
   struct Scratch {
     ExpertGroups groups;
+    DotPlaces x_places;
+    DotPlaces h_places;
     std::byte* x;   // [T] in the kernel's form
     std::byte* h;   // [T * k] in the kernel's form
     float* sums;    // [T, hidden]
@@ -60,14 +62,16 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
   };
 
   static Scratch carve(DotForm form, const ExpertsDesc& desc, int64_t tokens, Workspace& workspace) {
-    const auto bytes = [&](int64_t rows, int64_t k) {
-      return static_cast<std::byte*>(workspace.take(DType::kU8, rows, dot_form_bytes(form, k)).data);
+    const auto take = [&](const DotPlaces& places) {
+      return static_cast<std::byte*>(workspace.take(DType::kU8, 1, places.bytes()).data);
     };
     const int64_t uses = tokens * desc.top_k;
     Scratch scratch;
     scratch.groups = ExpertGroups(desc.experts, desc.top_k, tokens, workspace);
-    scratch.x = bytes(tokens, desc.hidden);
-    scratch.h = bytes(uses, desc.intermediate);
+    scratch.x_places = {form, tokens, desc.hidden};
+    scratch.h_places = {form, uses, desc.intermediate};
+    scratch.x = take(scratch.x_places);
+    scratch.h = take(scratch.h_places);
     scratch.sums = static_cast<float*>(workspace.take(DType::kF32, tokens, desc.hidden).data);
     scratch.tapped = static_cast<float*>(workspace.take(DType::kF32, uses, desc.intermediate).data);
     return scratch;
@@ -76,29 +80,28 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
   static int64_t blocks(int64_t rows) { return (rows + kDotRowBlock - 1) / kDotRowBlock; }
 
   void store_hidden(const Scratch& scratch, int64_t use, int64_t row, float value) const {
-    std::byte* to = scratch.h + use * dot_form_bytes(form_, desc_.intermediate);
-    if (form_ == DotForm::kF32) {
-      reinterpret_cast<float*>(to)[row] =
-          desc_.activation == DType::kBf16 ? cpu::round_through<cpu::Bf16>(value) : value;
+    std::byte* to = scratch.h + scratch.h_places.at(use, row);
+    if (scratch.h_places.f32()) {
+      *reinterpret_cast<float*>(to) = desc_.activation == DType::kBf16 ? cpu::round_through<cpu::Bf16>(value) : value;
     } else {
-      reinterpret_cast<cpu::Bf16*>(to)[dot_form_index(form_, row)] = cpu::from_float<cpu::Bf16>(value);
+      *reinterpret_cast<cpu::Bf16*>(to) = cpu::from_float<cpu::Bf16>(value);
     }
   }
 
   // Rows [begin, end) of h for every use.
   void hidden(const Scratch& scratch, int64_t begin, int64_t end) const {
-    const int64_t token_bytes = dot_form_bytes(form_, desc_.hidden);
     float gates[kDotTokens * kDotRowBlock], ups[kDotTokens * kDotRowBlock];
     scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
       const numeric::EncodedMatrix& gate = source_.matrices[3 * expert];
       const numeric::EncodedMatrix& up = source_.matrices[3 * expert + 1];
       const float gate_scale = dot_scale(gate), up_scale = dot_scale(up);
       const std::byte* tokens[kDotTokens];
-      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + uses[u] / desc_.top_k * token_bytes;
+      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + scratch.x_places.at(uses[u] / desc_.top_k);
       for (int64_t row = begin; row < end; row += kDotRowBlock) {
         const int64_t rows = std::min(kDotRowBlock, end - row);
-        kernel_.dot(dot_rows(gate, row, rows), {tokens, count}, gates, kDotRowBlock);
-        kernel_.dot(dot_rows(up, row, rows), {tokens, count}, ups, kDotRowBlock);
+        const DotTokens given{tokens, count, scratch.x_places.block_stride()};
+        kernel_.dot(dot_rows(gate, row, rows), given, gates, kDotRowBlock);
+        kernel_.dot(dot_rows(up, row, rows), given, ups, kDotRowBlock);
         for (int64_t u = 0; u < count; ++u) {
           float* value = gates + u * kDotRowBlock;
           const float* factor = ups + u * kDotRowBlock;
@@ -108,7 +111,7 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
       }
     });
     if (end != desc_.intermediate) return;
-    const int64_t padded = dot_form_elements(form_, desc_.intermediate);
+    const int64_t padded = scratch.h_places.elements();
     for (int64_t use = 0; use < scratch.groups.uses(); ++use) {
       for (int64_t row = end; row < padded; ++row) store_hidden(scratch, use, row, 0.0f);
     }
@@ -116,11 +119,11 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
 
   void show_hidden(const Scratch& scratch, int64_t uses, const Launch& launch) const {
     for (int64_t use = 0; use < uses; ++use) {
-      const std::byte* from = scratch.h + use * dot_form_bytes(form_, desc_.intermediate);
       for (int64_t i = 0; i < desc_.intermediate; ++i) {
-        scratch.tapped[use * desc_.intermediate + i] =
-            form_ == DotForm::kF32 ? reinterpret_cast<const float*>(from)[i]
-                                   : cpu::to_float(reinterpret_cast<const cpu::Bf16*>(from)[dot_form_index(form_, i)]);
+        const std::byte* from = scratch.h + scratch.h_places.at(use, i);
+        scratch.tapped[use * desc_.intermediate + i] = scratch.h_places.f32()
+                                                           ? *reinterpret_cast<const float*>(from)
+                                                           : cpu::to_float(*reinterpret_cast<const cpu::Bf16*>(from));
       }
     }
     launch.taps->record("experts.hidden", launch.layer,
@@ -129,7 +132,6 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
 
   // sums[t, n] = sum over the chosen experts, for n in [begin, end).
   void down(const ExpertsOp::Args& args, const Scratch& scratch, int64_t begin, int64_t end) const {
-    const int64_t bytes = dot_form_bytes(form_, desc_.intermediate);
     for (int64_t t = 0; t < args.tokens.total; ++t) {
       std::fill_n(scratch.sums + t * desc_.hidden + begin, end - begin, 0.0f);
     }
@@ -138,10 +140,10 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
       const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + 2];
       const float scale = dot_scale(matrix);
       const std::byte* tokens[kDotTokens];
-      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + uses[u] * bytes;
+      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + scratch.h_places.at(uses[u]);
       for (int64_t n = begin; n < end; n += kDotRowBlock) {
         const int64_t rows = std::min(kDotRowBlock, end - n);
-        kernel_.dot(dot_rows(matrix, n, rows), {tokens, count}, dots, kDotRowBlock);
+        kernel_.dot(dot_rows(matrix, n, rows), {tokens, count, scratch.h_places.block_stride()}, dots, kDotRowBlock);
         for (int64_t u = 0; u < count; ++u) {
           const int64_t t = uses[u] / desc_.top_k;
           const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];

@@ -24,13 +24,14 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
           "linear {}: x [, {}], y [, {}]", describe(desc_), args.x.cols, args.y.cols);
     auto* x = static_cast<std::byte*>(launch.workspace.data);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
-    prepare_tokens(form_, args.x, tokens, desc_.k, x, pool);
+    const DotPlaces places{form_, tokens, desc_.k};
+    prepare_tokens(places, args.x, x, pool);
     const int64_t blocks = (desc_.n + kDotRowBlock - 1) / kDotRowBlock;
     pool.parallel_for(blocks, block_grain(desc_.k * tokens), [&](int64_t begin, int64_t end) {
       for (int64_t t = 0; t < tokens; t += kDotTokens) {
         const int64_t count = std::min(kDotTokens, tokens - t);
         cpu::with_activation(desc_.output, [&]<class Out>() {
-          outputs<Out>(args, x, t, count, begin * kDotRowBlock, std::min(desc_.n, end * kDotRowBlock));
+          outputs<Out>(args, places, x, t, count, begin * kDotRowBlock, std::min(desc_.n, end * kDotRowBlock));
         });
       }
     });
@@ -39,23 +40,23 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
  private:
   // Outputs [begin, end) of tokens [first, first + count).
   template <class Out>
-  void outputs(const LinearOp::Args& args, const std::byte* x, int64_t first, int64_t count, int64_t begin,
-               int64_t end) const {
+  void outputs(const LinearOp::Args& args, const DotPlaces& places, const std::byte* x, int64_t first, int64_t count,
+               int64_t begin, int64_t end) const {
     const std::byte* tokens[kDotTokens];
-    const int64_t bytes = dot_form_bytes(form_, desc_.k);
-    for (int64_t t = 0; t < count; ++t) tokens[t] = x + (first + t) * bytes;
-    float dots[kDotTokens * kDotRowBlock];
+    for (int64_t t = 0; t < count; ++t) tokens[t] = x + places.at(first + t);
+    const int64_t block = count > kDotRowBlock ? kDotRows : kDotRowBlock;
+    float dots[kDotTokens * kDotRows];
     size_t shard = 0;
     int64_t shard_begin = 0;
     for (int64_t n = begin; n < end;) {
       while (n >= shard_begin + source_.matrices[shard].rows) shard_begin += source_.matrices[shard++].rows;
       const numeric::EncodedMatrix& matrix = source_.matrices[shard];
-      const int64_t rows = std::min({kDotRowBlock, end - n, shard_begin + matrix.rows - n});
-      kernel_.dot(dot_rows(matrix, n - shard_begin, rows), {tokens, count}, dots, kDotRowBlock);
+      const int64_t rows = std::min({block, end - n, shard_begin + matrix.rows - n});
+      kernel_.dot(dot_rows(matrix, n - shard_begin, rows), {tokens, count, places.block_stride()}, dots, block);
       const float scale = dot_scale(matrix);
       for (int64_t t = 0; t < count; ++t) {
         const Out* residual = args.residual ? args.residual.row<Out>(first + t) + n : nullptr;
-        finish(dots + t * kDotRowBlock, rows, scale, residual, args.y.row<Out>(first + t) + n);
+        finish(dots + t * block, rows, scale, residual, args.y.row<Out>(first + t) + n);
       }
       n += rows;
     }
@@ -90,7 +91,7 @@ Impl<LinearOp> linear_cpu_dot() {
           },
           .workspace_bytes =
               [](const LinearDesc& desc, const Bucket& bucket, MakeContext&) {
-                return static_cast<size_t>(bucket.tokens * dot_form_bytes(kKernel.form(desc.format), desc.k));
+                return static_cast<size_t>(DotPlaces{kKernel.form(desc.format), bucket.tokens, desc.k}.bytes());
               },
           .make = [](const LinearDesc& desc, const Bucket&, const LinearOp::Weights& weights,
                      MakeContext& context) -> Result<PlanPtr<LinearOp>> {

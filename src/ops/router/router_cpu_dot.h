@@ -33,13 +33,14 @@ class RouterCpuDot : public Plan<RouterOp::Args> {
     Workspace workspace(launch.workspace);
     const Scratch scratch = carve(form_, desc_, tokens, workspace);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
-    prepare_tokens(form_, args.x, tokens, desc_.hidden, scratch.x, pool);
+    const DotPlaces places{form_, tokens, desc_.hidden};
+    prepare_tokens(places, args.x, scratch.x, pool);
     const int64_t groups = (tokens + kDotTokens - 1) / kDotTokens;
     const int64_t grain = std::max<int64_t>(1, block_grain(desc_.hidden * std::min(tokens, kDotTokens)));
     const int64_t blocks = (desc_.experts + kDotRowBlock - 1) / kDotRowBlock;
     pool.parallel_for(groups * blocks, grain, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
-        logits(scratch, item / blocks * kDotTokens, tokens, item % blocks * kDotRowBlock);
+        logits(scratch, places, item / blocks * kDotTokens, item % blocks * kDotRowBlock);
       }
     });
     pool.parallel_for(tokens, route_grain(desc_), [&](int64_t begin, int64_t end) {
@@ -55,20 +56,21 @@ class RouterCpuDot : public Plan<RouterOp::Args> {
 
   static Scratch carve(DotForm form, const RouterDesc& desc, int64_t tokens, Workspace& workspace) {
     Scratch scratch;
-    scratch.x = static_cast<std::byte*>(workspace.take(DType::kU8, tokens, dot_form_bytes(form, desc.hidden)).data);
+    scratch.x =
+        static_cast<std::byte*>(workspace.take(DType::kU8, 1, DotPlaces{form, tokens, desc.hidden}.bytes()).data);
     scratch.logits = static_cast<float*>(workspace.take(DType::kF32, tokens, desc.experts + 1).data);
     return scratch;
   }
 
   // Of up to kDotTokens tokens from `first`, and a block of the gate's rows; with the last block the shared gate's.
-  void logits(const Scratch& scratch, int64_t first, int64_t tokens, int64_t row) const {
+  void logits(const Scratch& scratch, const DotPlaces& places, int64_t first, int64_t row) const {
     const std::byte* x[kDotTokens];
-    const int64_t count = std::min(kDotTokens, tokens - first), bytes = dot_form_bytes(form_, desc_.hidden);
-    for (int64_t t = 0; t < count; ++t) x[t] = scratch.x + (first + t) * bytes;
+    const int64_t count = std::min(kDotTokens, places.tokens - first);
+    for (int64_t t = 0; t < count; ++t) x[t] = scratch.x + places.at(first + t);
     const int64_t rows = std::min<int64_t>(kDotRowBlock, desc_.experts - row);
-    add_rows(scratch, {x, count}, matrices_[0], row, rows, first, row);
+    add_rows(scratch, {x, count, places.block_stride()}, matrices_[0], row, rows, first, row);
     if (desc_.shared_gate && row + rows == desc_.experts) {
-      add_rows(scratch, {x, count}, matrices_[1], 0, 1, first, desc_.experts);
+      add_rows(scratch, {x, count, places.block_stride()}, matrices_[1], 0, 1, first, desc_.experts);
     }
   }
 
