@@ -2,7 +2,7 @@
 """Makes the goldens of src/text with Hugging Face's own libraries.
 
     python3 -m venv .venv && .venv/bin/pip install tokenizers jinja2 transformers
-    .venv/bin/python tools/make_text_goldens.py            (from the repository root; about a minute)
+    .venv/bin/python tools/make_text_goldens.py            (from the repository root)
 
 Writes tests/goldens/text/tokenizer.json, splits.json (this file's work), templates.json and jinja.json (the cases of
 text_golden_cases.py). Run again after changing cases; the output depends on nothing but the libraries' versions.
@@ -72,33 +72,63 @@ def dump(name, value):
     (OUT / name).write_text(text.replace('},{"', '},\n{"') + "\n")
 
 
+SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+NEARLY = ["<|im_start", "im_end|>", "<|", "|>", "<", ">", "<|im_end|", "<think", "/think>", "<|IM_END|>", "< think>", "<tool_", "<|endof"]
+WORDS = ["the", "house", "I'll", "naive", "3.5", "x=1;", "(a", "b)", "don't", "--", "e.g.", "\u4f60\u597d", "caf\u00e9", "\u041f\u0440\u0438\u0432\u0435\u0442", "\u05e9\u05dc\u05d5\u05dd", "\U0001f600"]
+# Surrogates spelt as bytes (alone and as pairs), overlong forms, cut characters, stray bytes.
+ILL_FORMED = [b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc0\x80", b"\xe0\x80\x80", b"\xf0\x80\x80\x80", b"\xf4\x90\x80\x80", b"\xf0\x9f\x98", b"\xe4\xbd", b"\xc3", b"\x80", b"\xff", b"\xfe\xff", b"\xf8\x88\x80\x80\x80"]
+
+
+def some(words, least, most, joint=""):
+    return joint.join(random.choice(words) for _ in range(random.randint(least, most)))
+
+
+def of_plane(plane):
+    """Characters of one plane between ordinary ones. Planes 4 to 13 have none assigned: then any will do."""
+    chars = []
+    while len(chars) < 6:
+        code = plane << 16 | random.randrange(0x10000)
+        assigned = unicodedata.category(chr(code)) != "Cn" if plane not in range(4, 14) else True
+        if not 0xD800 <= code < 0xE000 and (assigned or random.random() < 0.002):
+            chars.append(chr(code) + random.choice(["", "", " ", "a", "\n", "1"]))
+    return "".join(chars)
+
+
+def strings():
+    yield from STRINGS
+    yield from (some(PIECES, 2, 12) for _ in range(600))
+    yield from (of_plane(plane) for plane in range(17) for _ in range(16))
+    yield from (some(WORDS, 1, 4, " ") + some(["\r\n", "\n", "\r", "\r\n\r\n", " \r\n", "\r\n "], 1, 1) + some(WORDS, 0, 3, "\r\n") + some(["", "\r\n", "\r"], 1, 1) for _ in range(240))
+    yield from (some(SPECIALS + NEARLY + WORDS + [" ", "\n", "\r\n"], 2, 7) for _ in range(340))
+    yield from (some(WORDS, 2, 8, some([" ", "  ", "\n", "\t", ", ", "_"], 1, 1)) for _ in range(240))
+
+
+def ill_formed():
+    for _ in range(120):
+        yield b"".join(random.choice([random.choice(ILL_FORMED), random.choice(WORDS).encode(), b" "]) for _ in range(random.randint(1, 5)))
+
+
+def decoding(tokenizer, ids, text=None):
+    """What the ids read; left out where it is the text itself, or nothing is hidden from users."""
+    decoded, shown = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (False, True))
+    return {**({} if decoded == text else {"decoded": decoded}), **({} if shown == decoded else {"shown": shown})}
+
+
 def tokenizer_goldens(tokenizer):
     random.seed(20)
-    strings = list(STRINGS)
-    for _ in range(220):
-        strings.append("".join(random.choice(PIECES) for _ in range(random.randint(2, 12))))
-    for plane in list(range(4)) + [14, 15, 16]:
-        for _ in range(8):
-            chars = []
-            while len(chars) < 8:
-                code = plane << 16 | random.randrange(0x10000)
-                if not 0xD800 <= code < 0xE000 and unicodedata.category(chr(code)) != "Cn":
-                    chars.append(chr(code))
-                elif random.random() < 0.01:
-                    chars.append("x")
-            strings.append("".join(chars))
     encoded = []
-    for text in strings:
+    for text in strings():
         ids = tokenizer.encode(text, add_special_tokens=False).ids
-        encoded.append({"text": text, "ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False),
-                        "shown": tokenizer.decode(ids, skip_special_tokens=True)})
+        encoded.append({"text": text, "ids": ids, **decoding(tokenizer, ids, text)})
+    for data in ill_formed():
+        ids = tokenizer.encode(data.decode("utf-8", "replace"), add_special_tokens=False).ids
+        encoded.append({"bytes": data.hex(), "ids": ids, **decoding(tokenizer, ids)})
     decoded = []
     size = tokenizer.get_vocab_size()
     for i in range(120):
         low = 256 if i % 2 else size  # half the cases are mostly single bytes: much of it ill-formed
         ids = [random.randrange(min(low, size)) for _ in range(random.randint(1, 16))]
-        decoded.append({"ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False),
-                        "shown": tokenizer.decode(ids, skip_special_tokens=True)})
+        decoded.append({"ids": ids, **decoding(tokenizer, ids)})
     dump("tokenizer.json", {"encode": encoded, "decode": decoded})
     return len(encoded), len(decoded)
 

@@ -104,10 +104,12 @@ Result<void> Tokenizer::build_model(const TokenizerFile& file) {
     auto bytes = spelt_bytes(spelling, letter_bytes);
     if (!bytes) {
       // Older files list their added tokens in the vocabulary too, in plain spelling.
-      const bool added = std::any_of(file.added.begin(), file.added.end(),
-                                     [&name = spelling](const AddedToken& token) { return token.content == name; });
-      if (added) continue;
-      return damaged("a token outside the byte alphabet", spelling);
+      const auto added = std::find_if(file.added.begin(), file.added.end(),
+                                      [&name = spelling](const AddedToken& token) { return token.content == name; });
+      if (added == file.added.end()) return damaged("a token outside the byte alphabet", spelling);
+      if (added->id == id) continue;
+      return damaged("vocab and added_tokens give a token two ids",
+                     fmt::format("{} = {} and {}", spelling, id, added->id));
     }
     if (!bytes_[id].empty()) return damaged("vocab: two tokens with one id", fmt::format("{} = {}", spelling, id));
     bytes_[id] = *bytes;
@@ -138,7 +140,12 @@ Result<void> Tokenizer::add_tokens(const TokenizerFile& file) {
   normalized_added_ = std::make_unique<AddedTokens>();
   for (const AddedToken& token : file.added) {
     if (!added_ids_.emplace(token.content, token.id).second) return damaged("an added token twice", token.content);
-    bytes_[token.id] = token.content;
+    std::string& bytes = bytes_[token.id];
+    if (!bytes.empty() && bytes != token.content) {
+      return damaged("an added token has the id of another token",
+                     fmt::format("{} = {}, and {} = {}", token.id, token.content, token.id, repair_utf8(bytes)));
+    }
+    bytes = token.content;
     special_[token.id] = token.special;
     if (token.normalized) {
       normalized_added_->add(normalize_nfc_ ? normalize_nfc(repair_utf8(token.content)) : token.content, token.id);

@@ -112,6 +112,10 @@ TEST_F(TokenizerFiles, ContradictoryVocabulary) {
     refuse("/model/merges/3", merge, {});
   }
   refuse("/model/vocab/\u20ac", 17, {"\u20ac"});
+  for (const int id : {0, 300, 3054}) {
+    refuse("/added_tokens/-", ordered_json{{"id", id}, {"content", "<|another|>"}},
+           {"an added token has the id of another token", std::to_string(id) + " = <|another|>"});
+  }
 }
 
 TEST_F(TokenizerFiles, ContradictoryConfig) {
