@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
+#include <utility>
 
 #include <CLI/Validators.hpp>
 
@@ -75,10 +76,12 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
   add_option(app, "--force", options.forced_rows,
-             "op=row: run an op ('*': all that have it) with this row or not at all; may be repeated")
+             "op=row: run an op ('*': all that have it; 'linear nvfp4': Descs with this word) with this row or not at "
+             "all; may be repeated")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Validator(check_forced_row, "OP=ROW"));
+  add_backend_flags(app, options.backends);
   add_option(app, "--context-length", options.context_length, "Most tokens of a sequence; 0: what the model says")
       ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()))
       ->capture_default_str();
@@ -135,6 +138,7 @@ engine::LoadOptions load_options(const CommonOptions& options) {
     const size_t equals = forced.find('=');
     load.forced_rows.emplace_back(forced.substr(0, equals), forced.substr(equals + 1));
   }
+  for (auto& forced : forced_by(options.backends, options.device)) load.forced_rows.push_back(std::move(forced));
   return load;
 }
 

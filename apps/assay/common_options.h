@@ -8,6 +8,7 @@
 
 #include <CLI/App.hpp>
 
+#include "assay/backend_flags.h"
 #include "assay/proof_options.h"
 #include "base/log.h"
 #include "base/result.h"
@@ -48,6 +49,7 @@ struct CommonOptions {
   int threads = 0;
   std::string compute = "bf16";
   std::vector<std::string> forced_rows;  // "op=row"
+  BackendFlags backends;
   int32_t context_length = 0;
   int32_t max_running_requests = engine::LoadOptions{}.max_sequences;
   uint64_t kv_cache_bytes = static_cast<uint64_t>(engine::LoadOptions{}.kv_cache_bytes);

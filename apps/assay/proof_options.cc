@@ -29,6 +29,7 @@ void add_proof_flags(CLI::App& app, ProofFlags& flags) {
   add_flag(app, "--no-receipt", flags.no_receipt, "Neither read nor write a receipt");
   add_flag(app, "--allow-unproven", flags.allow_unproven, "Serve with a forced row, or a model, that failed its proof");
   add_flag(app, "--trust-checkpoint", flags.trust_checkpoint, "Accept tensors that changed since the first start");
+  add_flag(app, "--retry-failed", flags.retry_failed, "Try rows again that the receipt says failed");
   add_flag(app, "--prove-in-process", flags.in_process,
            "No child process: a row that crashes takes this program along");
   add_option(app, "--row-timeout-ms", flags.row_timeout_ms, "A row that takes longer to prove is taken to hang")
@@ -47,6 +48,7 @@ engine::ProofOptions proof_options(const ProofFlags& flags, const text::Tokenize
   options.certify.only_op = flags.op;
   options.certify.only_row = flags.row;
   options.certify.allow_unproven = flags.allow_unproven;
+  options.certify.retry_failed = flags.retry_failed;
   if (!flags.in_process) {
     options.certify.contact.command = {"/proc/self/exe", "prove-row"};
     environment.push_back(fmt::format("ASSAY_REPEATS={}", flags.repeats));

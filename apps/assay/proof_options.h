@@ -20,6 +20,7 @@ struct ProofFlags {
   bool no_receipt = false;
   bool allow_unproven = false;
   bool trust_checkpoint = false;
+  bool retry_failed = false;
   bool in_process = false;
   int64_t row_timeout_ms = proof::ContactOptions{}.timeout_ms;
   std::string op, row;

@@ -13,7 +13,7 @@
 #include "assay/common_options.h"
 #include "assay/proof_options.h"
 #include "assay/session.h"
-#include "backend/cpu/cpu_device.h"
+#include "backend/make_device.h"
 #include "proof/receipt.h"
 #include "proof/repro.h"
 #if ASSAY_FAULTS
@@ -103,8 +103,8 @@ Result<void> run_row(const CommonOptions& options, const ProofFlags& flags, int3
   return engine::answer_contact(load);
 }
 
-Result<void> run_repro_file(const std::string& file) {
-  const auto device = cpu::make_cpu_device(0);
+Result<void> run_repro_file(const std::string& file, const std::string& device_name) {
+  ASSAY_ASSIGN(const auto device, backend::make_device(device_name, 0));
   ASSAY_ASSIGN(const proof::Verdict verdict, proof::run_repro(file, *device));
   fmt::print("{}", proof::table({verdict}));
   if (verdict.state == proof::State::kPassed) return {};
@@ -122,7 +122,7 @@ Command add_prove(CLI::App& parent) {
   app->get_option("model")->required(false);
   add_option(*app, "--op", options->common.proof->op, "Only rows of this op");
   add_option(*app, "--row", options->common.proof->row, "Only rows of this name");
-  add_flag(*app, "--json", options->json, "Print one object; its schema is in docs/proof.md");
+  add_flag(*app, "--json", options->json, "Print one object; its schema is docs/proof.schema.json");
   add_option(*app, "--export", options->export_file, "Also write that object to a file");
 #if ASSAY_FAULTS
   add_flag(*app, "--self-test", options->self_test, "Inject every fault and print which evidence caught it");
@@ -145,10 +145,12 @@ Command add_prove_row(CLI::App& parent) {
 Command add_repro(CLI::App& parent) {
   auto file = std::make_shared<std::string>();
   auto model = std::make_shared<std::string>();
+  auto device = std::make_shared<std::string>("cpu");
   CLI::App* app = parent.add_subcommand("repro", "Show a row's failure again, from the file that assay prove wrote");
   app->add_option("file", *file, "The file")->required();
   app->add_option("model", *model)->group("");
-  return {app, [file] { return run_repro_file(*file); }};
+  add_option(*app, "--device", *device, "Where to run the row: cpu, cuda or cuda:INDEX")->capture_default_str();
+  return {app, [file, device] { return run_repro_file(*file, *device); }};
 }
 
 }  // namespace assay::app

@@ -5,9 +5,11 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 
 #include "fault.h"
+#include "ops/experts/experts.h"
 #include "ops/linear/linear.h"
 #include "proof/kernels.h"
 
@@ -37,6 +39,21 @@ class FaultyOnly : public proof::KernelSink {
   uint64_t last_digest_ = 0;
   std::string op_;
 };
+
+// Faults that end a process, and plain ones for tests of what a server does about them.
+void add_serving_faults(std::vector<faults::Entry>& list) {
+  list.push_back(faults::fault<ops::LinearOp>({"crash", [](auto&) { std::abort(); }}));
+  list.push_back(faults::fault<ops::LinearOp>({"hang", [](auto&) {
+                                                 for (;;) sleep(1);
+                                               }}));
+  list.push_back(faults::fault<ops::LinearOp>({"one NaN", [](auto& run) {
+                                                 if (run.after) faults::set(run.args.y, 0, 0, std::nanf(""));
+                                               }}));
+  list.push_back(faults::fault<ops::ExpertsOp>({"five percent on one expert", {}, [](faults::OwnWeight& own, size_t) {
+                                                  constexpr size_t kUpOfExpert1 = 3 + 1;
+                                                  own.source.matrices[kUpOfExpert1].global_scale *= 1.05f;
+                                                }}));
+}
 
 }  // namespace
 
@@ -77,10 +94,7 @@ void install_fault_from_environment() {
   const char* wanted = std::getenv("ASSAY_FAULT");
   if (wanted == nullptr) return;
   static std::vector<faults::Entry> list = faults::all_faults();
-  list.push_back(faults::fault<ops::LinearOp>({"crash", [](auto&) { std::abort(); }}));
-  list.push_back(faults::fault<ops::LinearOp>({"hang", [](auto&) {
-                                                 for (;;) sleep(1);
-                                               }}));
+  add_serving_faults(list);
   for (const faults::Entry& entry : list) {
     if ((entry.op + ":" + entry.name).find(wanted) == std::string::npos) continue;
     entry.install();

@@ -10,7 +10,8 @@ namespace assay::app {
 // one was not caught.
 Result<void> run_self_test(const engine::LoadOptions& options);
 
-// ASSAY_FAULT=<op>:<part of a fault's name> puts that wrong row first. Also linear:crash and linear:hang.
+// ASSAY_FAULT=<op>:<part of a fault's name> puts that wrong row first. Also linear:crash, linear:hang, linear:one
+// NaN and experts:five percent on one expert.
 void install_fault_from_environment();
 
 }  // namespace assay::app

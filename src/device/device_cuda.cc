@@ -138,6 +138,14 @@ std::string GpuReport::text() const {
   return lines;
 }
 
+std::string cuda_versions() {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  return fmt::format("driver CUDA {}.{}, runtime CUDA {}.{}", driver / 1000, driver % 1000 / 10, runtime / 1000,
+                     runtime % 1000 / 10);
+}
+
 GpuReport find_gpus() {
   GpuReport report;
   int count = 0;

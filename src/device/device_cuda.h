@@ -30,6 +30,9 @@ struct GpuReport {
 // Never fails: a machine without driver or GPU gives a report that says so.
 GpuReport find_gpus();
 
+// "driver CUDA 12.4, runtime CUDA 12.2": the newest CUDA that the driver knows, and what this program is linked with.
+std::string cuda_versions();
+
 // One stream; upload, download and fill are ordered after what was enqueued on it. Errors: kUnsupported without driver,
 // GPU or SASS for it, naming what is missing; kInvalidArgument for an index that does not exist.
 Result<std::unique_ptr<Device>> make_cuda_device(int index);

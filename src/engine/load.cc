@@ -171,12 +171,36 @@ class Loader {
     return instances;
   }
 
+  // What packed weights may take: the device's memory less what else is known to go there.
+  size_t weight_memory_bytes() const {
+    const models::StateShape& shape = parts_.model->state_shape();
+    const EngineLimits& limits = parts_.limits;
+    const int64_t state = models_page_bytes(shape) * limits.page_count +
+                          StateMemory::slot_bytes(shape, options_.compute) * limits.state_slots;
+    const int64_t logits = int64_t{limits.max_step_outputs} * limits.vocab_size * static_cast<int64_t>(sizeof(float));
+    const auto all = static_cast<int64_t>(parts_.device->caps().memory_bytes);
+    return static_cast<size_t>(std::max<int64_t>(all - state - logits, 1));
+  }
+
+  // What the model is proven on: the text it was given, or made-up ids.
+  std::vector<int32_t> proof_text() const {
+    constexpr size_t kTextTokens = 2 * kPrefillCut + 7;
+    std::vector<int32_t> text = options_.proof.text;
+    for (int64_t t = 0; text.size() < kTextTokens; ++t) {
+      text.push_back(static_cast<int32_t>((t * 7919 + 13) % parts_.limits.vocab_size));
+    }
+    text.resize(kTextTokens);
+    return text;
+  }
+
   Result<void> prove_rows() {
     started_us_ = now_us();
     proof::Report& report = parts_.report;
     certify_ = options_.proof.certify;
-    certify_.forced = options_.forced_rows;
+    certify_.forced = parts_.selector->forced();
     certify_.progress = [this](const std::string& line) { say(line); };
+    certify_.weight_memory_bytes = weight_memory_bytes();
+    certify_.text = proof_text();
     if (parts_.checkpoint) {
       const std::vector<proof::ManifestTensor> tensors = manifest_of(*parts_.checkpoint);
       ASSAY_TRY(check_tensors(*parts_.checkpoint, options_.proof, tensors, report));
@@ -184,6 +208,7 @@ class Loader {
         weights_hash_ = hash_fold(hash64(tensor.name, weights_hash_), tensor.hash);
       }
     }
+    report.stages.push_back({"tensor hashes", static_cast<double>(now_us() - started_us_) / 1e3});
     receipt_ = proof::Receipt::open(options_.proof.receipt_directory, parts_.device->caps(), report.notes);
     report.receipt_path = receipt_.path();
     report.build = proof::hex64(proof::build_id());
@@ -217,18 +242,14 @@ class Loader {
   }
 
   Result<void> prove_whole(LocalEngine& engine, proof::Report& report) {
-    std::vector<int32_t> text = options_.proof.text;
-    constexpr size_t kTextTokens = 2 * kPrefillCut + 7;
-    for (int64_t t = 0; text.size() < kTextTokens; ++t) {
-      text.push_back(static_cast<int32_t>((t * 7919 + 13) % engine.limits().vocab_size));
-    }
-    text.resize(kTextTokens);
+    const std::vector<int32_t>& text = certify_.text;
     uint64_t key = hash64(std::as_bytes(std::span(text)), hash64(report.fingerprint, weights_hash_));
     for (const proof::ChosenRow& row : report.chosen) key = hash64(row.op + row.desc + row.row, key);
     if (const proof::ModelVerdict* known = receipt_.model(key)) {
       report.model = *known;
       return {};
     }
+    const int64_t start = now_us();
     EngineProbe probe(engine);
     if (!probe.possible()) {
       report.notes.push_back("the whole model was not run: steps give too few logits, or there are too few pages");
@@ -241,6 +262,7 @@ class Loader {
     report.model = proof::prove_model({&probe, reference.get(), exact.get()}, text);
     if (reference.get() == nullptr)
       report.notes.push_back("the model is too large to compare with reference rows as a whole");
+    report.stages.push_back({"model", static_cast<double>(now_us() - start) / 1e3});
     receipt_.add(key, report.model);
     if (report.model.state == proof::State::kPassed) return {};
     report.proven = false;

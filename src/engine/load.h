@@ -36,7 +36,7 @@ struct LoadOptions {
   int32_t max_step_tokens = 512;
   int64_t kv_cache_bytes = int64_t{512} << 20;  // at most; fewer if max_sequences full contexts need fewer
   int32_t real_vocab = 0;                       // token ids from here on are padding rows, never sampled; 0: none are
-  std::vector<std::pair<std::string, std::string>> forced_rows;  // op ("*": all) and row
+  std::vector<std::pair<std::string, std::string>> forced_rows;  // target and row: ops/forced_rows.h
   ProofOptions proof;
   std::function<void(const std::string&)> progress;  // one line per stage of the load
 };

@@ -28,15 +28,17 @@
 namespace assay::ops {
 
 enum class Evidence : uint8_t {
-  kIdentity,    // weights come back bit for bit
-  kSampled,     // elements against fp64
-  kProjection,  // sums over a block of outputs
-  kGuards,      // nothing but the outputs was written
-  kOrder,       // rows of one order id agree bit for bit
-  kRepeats,     // runs agree bit for bit
-  kModel,       // the whole model's probabilities
-  kContact,     // it neither crashed nor hung
+  kIdentity,     // weights come back bit for bit
+  kSampled,      // elements against fp64
+  kProjection,   // sums over a block of outputs
+  kAccumulator,  // little is left of two large terms that cancel, and it is right
+  kGuards,       // nothing but the outputs was written
+  kOrder,        // rows of one order id agree bit for bit
+  kRepeats,      // runs agree bit for bit
+  kModel,        // the whole model's probabilities
+  kContact,      // it neither crashed nor hung
 };
+inline constexpr size_t kEvidenceKinds = 9;
 std::string_view evidence_name(Evidence kind);
 
 inline constexpr double kUnit = 0x1p-24;  // u of fp32: half an ulp of 1
@@ -97,7 +99,7 @@ class Comparison {
   void keep(Found found);
   std::string case_;
   Found worst_;
-  Found by_kind_[8];
+  Found by_kind_[kEvidenceKinds];
   int64_t count_ = 0;
   OrderId order_;
 };
@@ -166,11 +168,12 @@ class Bench {
     int64_t rows, cols, stride;
     Role role;
     std::vector<std::byte> placed, fetched;  // zones included
-    std::vector<bool> writable;              // by byte of the array; empty for inputs
+    std::vector<std::byte> writable;         // of each byte of the array 0xFF or 0; empty for inputs
     device::Buffer memory;
   };
   double element(const std::vector<std::byte>& image, const Array& array, int64_t row, int64_t col) const;
   int insert(Array array);
+  static int64_t first_overwritten(const Array& array);
   device::Device& device_;
   std::vector<Array> arrays_;
   int poison_ = kNan;
@@ -218,14 +221,23 @@ struct CaseContext {
   Bucket bucket;  // the largest that will be run
   Effort effort = Effort::kNormal;
   uint64_t seed = 1;
+  // Embeddings of a text, each of root mean square 1: what the first layer's matrices see. Empty: none are known.
+  std::span<const std::vector<double>> embeddings = {};
 };
 
 // The token counts to try up to a bucket's: its edge and neighbours, 1, 2, powers of two and theirs, primes. What is
 // above `most` is left out; the edge is tried all the same with kFull.
 std::vector<int32_t> token_counts(const CaseContext& context, int32_t bucket_tokens, int32_t most);
 
+// How many of a case's tokens are decode tokens, by the number of the case: as many as a bucket has sequences, none,
+// half. A row may dispatch on phase.
+int32_t decode_tokens(int32_t tokens, size_t index, const Bucket& bucket);
+
 // Inputs of all kinds, by token: normal, outlier channels, zero blocks, tiny, huge; token 5 is all zeros.
 double mixed_input(CaseRandom& random, int64_t token, int64_t channel);
+
+// The embedding for every second token of a case about weights whose inputs have the embeddings' width; else null.
+const std::vector<double>* embedding_input(const CaseContext& context, int64_t token, int64_t width);
 
 // Every n-tile of 64 outputs is hit, and at least `least` outputs in all if there are so many. Ascending.
 std::vector<int64_t> sampled_columns(int64_t count, int64_t least, CaseRandom& random);

@@ -1,20 +1,19 @@
 // Selector: which row runs an op, and the record of why (`--explain`).
 //
-// A row forced by `force("linear", "reference")` is used or the load fails: it never falls back. Otherwise the first
-// row of the op's list that can run and that the judge, if there is one, lets pass. One entry per op and Desc is kept
-// for explain().
-// A selector that collects makes no plans: it notes what the model asks for, so that rows can be proven before any is
-// chosen.
+// A row forced by `force("linear", "reference")` (forced_rows.h) is used or the load fails: it never falls back.
+// Otherwise the first row of the op's list that can run and that the judge, if there is one, lets pass: the proof's
+// judge lets pass the one that it chose. One entry per op and Desc is kept for explain(). A selector that collects
+// makes no plans: it notes what the model asks for, so that rows can be proven before any is chosen.
 //
 // Owner: the engine. Thread: the loading thread only.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ops/forced_rows.h"
 #include "ops/impl.h"
 #include "ops/instances.h"
 #include "ops/row_list.h"
@@ -44,9 +43,9 @@ class Selector {
   void collect_into(Instances* instances) { instances_ = instances; }
   void set_judge(Judge judge) { judge_ = std::move(judge); }
 
-  // Errors: kInvalidArgument when op or row is unknown, or the op is forced to another row already. op "*": every op
-  // that has such a row.
-  Result<void> force(std::string_view op, std::string_view row);
+  // As ForcedRows::add().
+  Result<void> force(std::string_view target, std::string_view row) { return forced_.add(target, row); }
+  const ForcedRows& forced() const { return forced_; }
 
   // The row for a Desc. Errors: kUnsupported with every row's refusal.
   template <class Op>
@@ -55,7 +54,7 @@ class Selector {
     Decision& decision = entry(Op::kName, desc_text);
     ++decision.uses;
     const bool fresh = decision.rows.empty();
-    const std::string_view forced = forced_row(Op::kName);
+    const std::string_view forced = forced_.row(Op::kName, desc_text);
     const Impl<Op>* chosen = nullptr;
     for (const Impl<Op>* impl : rows<Op>()) {
       Refusal refused = refusal(*impl, desc, caps);
@@ -67,7 +66,7 @@ class Selector {
         reason = *refused;
       } else if (chosen == nullptr) {
         chosen = impl;
-        reason = !forced.empty() ? "chosen: forced" : judge_ ? "chosen: first proven" : "chosen: first that can run";
+        reason = !forced.empty() ? "chosen: forced" : judge_ ? "chosen: proven" : "chosen: first that can run";
       } else {
         reason = "later in the list";
       }
@@ -110,12 +109,11 @@ class Selector {
     return PlanPtr<Op>();
   }
   Decision& entry(std::string_view op, std::string desc);
-  std::string_view forced_row(std::string_view op) const;
   static Error none(const Decision& decision);
 
   Instances* instances_ = nullptr;
   Judge judge_;
-  std::map<std::string, std::string, std::less<>> forced_;
+  ForcedRows forced_;
   std::vector<Decision> decisions_;
 };
 

@@ -1,25 +1,19 @@
 #include "proof/certify.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "ops/case_rows.h"
 #include "proof/chains.h"
+#include "proof/choose.h"
 
 namespace assay::proof {
 namespace {
 
-bool forced_to(const CertifyOptions& options, std::string_view op, std::string_view row, bool& any) {
-  bool mine = false;
-  for (const auto& [forced_op, forced_row] : options.forced) {
-    if (forced_op != op && forced_op != "*") continue;
-    any |= forced_op == op;
-    mine |= forced_row == row;
-  }
-  any |= mine;
-  return mine;
-}
+std::string_view effort_name(const KernelOptions& options) { return options.full ? "full" : "normal"; }
 
 // Every verdict as it comes, into its place in the report.
 class Filler : public KernelSink {
@@ -31,6 +25,7 @@ class Filler : public KernelSink {
     return i < verdicts_.size() && wanted_.contains(i);
   }
   void begin(std::string_view op, const std::string& desc, std::string_view row) override {
+    if (first_us_ == 0) first_us_ = now_us();
     if (options_.progress) {
       options_.progress(fmt::format("proving {}/{}: {} {} {}", done_ + 1, wanted_.size(), op, desc, row));
     }
@@ -40,6 +35,8 @@ class Filler : public KernelSink {
     const size_t i = index(verdict.op, verdict.desc, verdict.row);
     if (i < verdicts_.size()) verdicts_[i] = std::move(verdict);
   }
+
+  int64_t first_us() const { return first_us_; }  // when the first row began; 0: none did
 
  private:
   size_t index(std::string_view op, const std::string& desc, std::string_view row) const {
@@ -51,6 +48,7 @@ class Filler : public KernelSink {
   std::set<size_t> wanted_;
   const CertifyOptions& options_;
   size_t done_ = 0;
+  int64_t first_us_ = 0;
 };
 
 // Largest over smallest non-zero block scale, or magnitude of a first row; 0 where there is nothing to compare.
@@ -88,19 +86,48 @@ std::vector<size_t> chosen_tensors(const DescGroup<Op>& group, const ops::Weight
   return {chosen.begin(), chosen.end()};
 }
 
+// The model's own tensors, and what is fed to their matrices.
+struct Tensors {
+  device::Device& device;
+  ops::WeightProvider& provider;
+  std::vector<std::vector<double>> embeddings;
+};
+
+// Rows of the model's embedding table for a text, each divided by its root mean square.
+std::vector<std::vector<double>> embeddings_of(const std::vector<int32_t>& text, const ops::Instances& instances,
+                                               const ops::WeightProvider& provider) {
+  constexpr size_t kMost = 16;
+  std::vector<std::vector<double>> rows;
+  if (instances.of<ops::EmbedOp>().empty()) return rows;
+  const ops::WeightSource& table = provider.source(instances.of<ops::EmbedOp>().front().weights.table);
+  ops::CaseRows decoded(table.matrices, table.matrices.front().cols);
+  for (size_t i = 0; i < std::min(text.size(), kMost); ++i) {
+    if (text[i] < 0 || text[i] >= table.rows()) continue;
+    const auto row = decoded.row(text[i]);
+    double squares = 0;
+    for (double value : row) squares += value * value;
+    if (squares == 0) continue;
+    const double factor = std::sqrt(static_cast<double>(row.size()) / squares);
+    std::vector<double>& kept = rows.emplace_back(row.begin(), row.end());
+    for (double& value : kept) value *= factor;
+  }
+  return rows;
+}
+
 // One tensor through one row.
 template <class Op>
 void prove_tensor(const DescGroup<Op>& group, const typename Op::Weights& weights, const ops::Impl<Op>& impl,
-                  device::Device& device, ops::WeightProvider& provider, const KernelOptions& options,
-                  WeightVerdict& verdict) {
+                  const Tensors& tensors, const KernelOptions& options, WeightVerdict& verdict) {
   const int64_t start = now_us();
   const ops::Effort effort = options.full ? ops::Effort::kFull : ops::Effort::kWeights;
-  auto cases = make_cases(group.desc, weights, {device, provider, group.bucket, effort, verdict.hash | 1});
-  auto row = ReadyRow<Op>::make(impl, group.desc, group.bucket, weights, device, provider);
+  auto cases =
+      make_cases(group.desc, weights,
+                 {tensors.device, tensors.provider, group.bucket, effort, verdict.hash | 1, tensors.embeddings});
+  auto row = ReadyRow<Op>::make(impl, group.desc, group.bucket, weights, tensors.device, tensors.provider);
   if (row.ok()) {
     Verdict chains;
     chains.state = State::kPassed;
-    run_chains(*row, cases, {1, 0}, chains);
+    run_chains(*row, cases, {1, 0, false}, chains);
     verdict.state = chains.state;
     verdict.reason = chains.reason;
     verdict.error_over_bound = chains.worst.ratio;
@@ -113,13 +140,12 @@ void prove_tensor(const DescGroup<Op>& group, const typename Op::Weights& weight
 
 // Whether all chosen tensors of a Desc pass through this row.
 template <class Op>
-bool prove_row_tensors(const DescGroup<Op>& group, const ops::Impl<Op>& impl, device::Device& device,
-                       ops::WeightProvider& provider, Receipt& receipt, const KernelOptions& options, Report& report,
-                       std::string& reason) {
+bool prove_row_tensors(const DescGroup<Op>& group, const ops::Impl<Op>& impl, const Tensors& tensors,
+                       const Receipt& receipt, const CertifyOptions& options, Report& report, std::string& reason) {
   if constexpr (requires(typename Op::Weights & w) { requires std::same_as<typename Op::Weights, ops::NoWeights>; }) {
     return true;
   }
-  for (size_t index : chosen_tensors(group, provider, options.full)) {
+  for (size_t index : chosen_tensors(group, tensors.provider, options.kernels.full)) {
     typename Op::Weights weights = group.weights[index];
     WeightVerdict verdict;
     verdict.op = Op::kName;
@@ -129,15 +155,16 @@ bool prove_row_tensors(const DescGroup<Op>& group, const ops::Impl<Op>& impl, de
     verdict.layout = layout == nullptr ? "vector" : std::string(layout->name);
     for (const ops::WeightId* id : ops::weight_ids(weights)) {
       if (*id == ops::WeightId::kNone) continue;
-      const ops::WeightSource& source = provider.source(*id);
+      const ops::WeightSource& source = tensors.provider.source(*id);
       verdict.weight += (verdict.weight.empty() ? "" : ", ") + source.name;
       verdict.hash = hash_fold(verdict.hash, weight_hash(source));
     }
-    if (const WeightVerdict* known = receipt.weight(verdict)) {
-      report.weights.push_back(*known);
-      continue;
+    const WeightVerdict* known = receipt.weight(verdict);
+    if (known != nullptr && !(known->state == State::kFailed && options.retry_failed)) {
+      verdict = *known;
+    } else {
+      prove_tensor(group, weights, impl, tensors, options.kernels, verdict);
     }
-    prove_tensor(group, weights, impl, device, provider, options, verdict);
     report.weights.push_back(verdict);
     if (verdict.state == State::kFailed) {
       reason = "weights: " + verdict.weight + ": " + verdict.reason;
@@ -147,25 +174,54 @@ bool prove_row_tensors(const DescGroup<Op>& group, const ops::Impl<Op>& impl, de
   return true;
 }
 
-// The rows of one Desc from the first that passed on, until one also passes on the model's tensors.
+Verdict* find_verdict(Report& report, std::string_view op, const std::string& desc, std::string_view row) {
+  const auto found = std::find_if(report.verdicts.begin(), report.verdicts.end(),
+                                  [&](const Verdict& v) { return v.op == op && v.desc == desc && v.row == row; });
+  return found == report.verdicts.end() ? nullptr : &*found;
+}
+
+bool any_passed(const Report& report, std::string_view op, const std::string& desc) {
+  return std::any_of(report.verdicts.begin(), report.verdicts.end(),
+                     [&](const Verdict& v) { return v.op == op && v.desc == desc && v.state == State::kPassed; });
+}
+
+// One Desc of the model: who may serve it, and how a candidate is tried on the model's own tensors.
+struct Entrant {
+  std::string_view op;
+  std::string desc;
+  ops::Bucket bucket;
+  std::function<Contest()> enter;  // with the rows that have passed so far
+  std::function<bool(std::string_view row, std::string& reason)> prove_tensors;
+  std::string proven;  // row that passed on the tensors
+};
+
 template <class Op>
-void prove_desc_weights(const DescGroup<Op>& group, device::Device& device, ops::WeightProvider& provider,
-                        Receipt& receipt, const CertifyOptions& options, Report& report) {
-  const std::string desc = describe(group.desc);
-  bool any_forced = false;
-  for (const ops::Impl<Op>* impl : ops::rows<Op>()) forced_to(options, Op::kName, impl->name, any_forced);
-  for (const ops::Impl<Op>* impl : ops::rows<Op>()) {
-    bool ignored = false;
-    if (any_forced && !forced_to(options, Op::kName, impl->name, ignored)) continue;
-    const auto verdict = std::find_if(report.verdicts.begin(), report.verdicts.end(), [&](const Verdict& v) {
-      return v.op == Op::kName && v.desc == desc && v.row == impl->name;
-    });
-    if (verdict == report.verdicts.end() || verdict->state != State::kPassed) continue;
-    std::string reason;
-    if (prove_row_tensors(group, *impl, device, provider, receipt, options.kernels, report, reason)) return;
-    verdict->state = State::kFailed;
-    verdict->reason = reason;
+Candidate candidate(const DescGroup<Op>& group, const ops::Impl<Op>& impl, const Verdict& verdict,
+                    const ops::WeightProvider& provider) {
+  Candidate made{impl.name, predicted_us(verdict), {}};
+  const ops::LayoutId layout = impl.layout == nullptr ? nullptr : impl.layout(group.desc);
+  if (layout == nullptr) return made;
+  for (typename Op::Weights weights : group.weights) {
+    const ops::WeightId matrix = *ops::weight_ids(weights).front();
+    made.packings.push_back({matrix, layout, layout->bytes(provider.source(matrix))});
   }
+  return made;
+}
+
+// Where a row is forced, no other takes part.
+template <class Op>
+Contest make_contest(const DescGroup<Op>& group, const ops::WeightProvider& provider, const Receipt& receipt,
+                     const CertifyOptions& options, Report& report) {
+  const std::string desc = describe(group.desc);
+  const std::string_view forced = options.forced.row(Op::kName, desc);
+  Contest contest{receipt.choice(Op::kName, desc, group.bucket), {}};
+  for (const ops::Impl<Op>* impl : ops::rows<Op>()) {
+    if (!forced.empty() && forced != impl->name) continue;
+    const Verdict* verdict = find_verdict(report, Op::kName, desc, impl->name);
+    if (verdict == nullptr || verdict->state != State::kPassed) continue;
+    contest.candidates.push_back(candidate(group, *impl, *verdict, provider));
+  }
+  return contest;
 }
 
 }  // namespace
@@ -182,10 +238,7 @@ uint64_t weight_hash(const ops::WeightSource& source) {
 
 Result<void> Certifier::run(Report& report) {
   prove_kernels(report);
-  if (options_.only_op.empty() && options_.only_row.empty()) prove_weights(report);
-  for (const Verdict& verdict : report.verdicts) {
-    receipt_.add(verdict, options_.kernels.full ? "full" : "normal");
-  }
+  if (options_.only_op.empty() && options_.only_row.empty()) choose_and_prove_weights(report);
   for (const WeightVerdict& verdict : report.weights) receipt_.add(verdict);
   return check_forced(report);
 }
@@ -196,13 +249,50 @@ void Certifier::prove_kernels(Report& report) {
                        (options_.only_row.empty() || options_.only_row == row.row);
     if (asked) report.verdicts.push_back(std::move(row));
   }
-  std::vector<Verdict> unknown;
-  std::set<size_t> wanted;
+  std::vector<size_t> wanted;
   for (size_t i = 0; i < report.verdicts.size(); ++i) {
     Verdict& row = report.verdicts[i];
     if (row.state == State::kRefused) continue;
-    const Verdict* known = receipt_.kernel(row, options_.kernels.full ? "full" : "normal");
-    if (known != nullptr && known->repeats >= 2) {
+    if (needless(report, row)) {
+      row.state = State::kSkipped;
+      row.reason = "slow by intent: it is run where no other row passes, and with --full";
+    } else {
+      wanted.push_back(i);
+    }
+  }
+  prove_rows(report, wanted);
+  wanted.clear();
+  for (size_t i = 0; i < report.verdicts.size(); ++i) {
+    const Verdict& row = report.verdicts[i];
+    if (row.state == State::kSkipped && !any_passed(report, row.op, row.desc)) wanted.push_back(i);
+  }
+  prove_rows(report, wanted);
+}
+
+// Whether a row is slow by intent and others can run, unless somebody asks for it.
+bool Certifier::needless(const Report& report, const Verdict& row) const {
+  const bool asked =
+      options_.kernels.full || !options_.only_row.empty() || options_.forced.row(row.op, row.desc) == row.row;
+  if (!row.light || asked) return false;
+  return std::any_of(report.verdicts.begin(), report.verdicts.end(), [&](const Verdict& other) {
+    return other.op == row.op && other.desc == row.desc && !other.light && other.state != State::kRefused;
+  });
+}
+
+// Whether what a receipt says of a row need not be seen again. A number of repeats that was asked for must have run.
+bool Certifier::enough(const Verdict& known) const {
+  if (known.state == State::kFailed) return !options_.retry_failed;
+  return known.repeats >= (options_.kernels.row_budget_ms > 0 ? 2 : options_.kernels.repeats);
+}
+
+// The evidence about these rows, from the receipt or made now, into the report and the receipt.
+void Certifier::prove_rows(Report& report, const std::vector<size_t>& rows) {
+  std::vector<Verdict> unknown;
+  std::set<size_t> wanted;
+  for (size_t i : rows) {
+    Verdict& row = report.verdicts[i];
+    const Verdict* known = receipt_.kernel(row, effort_name(options_.kernels));
+    if (known != nullptr && enough(*known)) {
       row = *known;
       continue;
     }
@@ -210,35 +300,95 @@ void Certifier::prove_kernels(Report& report) {
     wanted.insert(i);
   }
   if (!unknown.empty()) {
-    say(fmt::format(
-        "proving {} rows, {} known from the receipt", unknown.size(),
-        std::count_if(report.verdicts.begin(), report.verdicts.end(), [](const Verdict& v) { return v.remembered; })));
+    say(fmt::format("proving {} rows, {} known from the receipt", unknown.size(), rows.size() - unknown.size()));
     Filler filler(report.verdicts, std::move(wanted), options_);
+    const int64_t start = now_us();
     if (options_.contact.command.empty()) {
       proof::prove_kernels(instances_, device_, weights_, options_.kernels, filler);
     } else {
       contact_rows(unknown, options_.contact, filler);
     }
+    const int64_t first = filler.first_us() == 0 ? now_us() : filler.first_us();
+    report.stages.push_back({"until the first row", static_cast<double>(first - start) / 1e3});
+    report.stages.push_back({"rows", static_cast<double>(now_us() - first) / 1e3});
   }
+  for (size_t i : rows) receipt_.add(report.verdicts[i], effort_name(options_.kernels));
   judge_orders(report.verdicts);
 }
 
-void Certifier::prove_weights(Report& report) {
+// The skipped rows of one Desc, for want of others.
+void Certifier::prove_skipped(Report& report, std::string_view op, const std::string& desc) {
+  std::vector<size_t> rows;
+  for (size_t i = 0; i < report.verdicts.size(); ++i) {
+    const Verdict& row = report.verdicts[i];
+    if (row.state == State::kSkipped && row.op == op && row.desc == desc) rows.push_back(i);
+  }
+  if (!rows.empty()) prove_rows(report, rows);
+}
+
+void Certifier::choose_and_prove_weights(Report& report) {
   say("proving the weights");
+  const int64_t start = now_us();
+  const Tensors tensors{device_, weights_, embeddings_of(options_.text, instances_, weights_)};
+  std::vector<Entrant> entrants;
+  std::vector<Contest> contests;
   ops::for_each_op([&]<class Op>() {
     if constexpr (ops::HasCases<Op>) {
-      for (const DescGroup<Op>& group : groups<Op>(instances_)) {
-        prove_desc_weights<Op>(group, device_, weights_, receipt_, options_, report);
+      for (DescGroup<Op>& found : groups<Op>(instances_)) {
+        const auto group = std::make_shared<DescGroup<Op>>(std::move(found));
+        Entrant entrant{Op::kName, describe(group->desc), group->bucket, {}, {}, ""};
+        entrant.enter = [this, &report, group] {
+          return make_contest<Op>(*group, weights_, receipt_, options_, report);
+        };
+        entrant.prove_tensors = [this, &report, &tensors, group](std::string_view row, std::string& reason) {
+          for (const ops::Impl<Op>* impl : ops::rows<Op>()) {
+            if (row != impl->name) continue;
+            return prove_row_tensors<Op>(*group, *impl, tensors, receipt_, options_, report, reason);
+          }
+          return false;
+        };
+        contests.push_back(entrant.enter());
+        entrants.push_back(std::move(entrant));
       }
     }
   });
+  std::vector<Choice> choices;
+  for (bool settled = false; !settled;) {
+    settled = true;
+    choices = choose(contests, options_.weight_memory_bytes);
+    for (size_t i = 0; i < entrants.size(); ++i) {
+      if (contests[i].candidates.empty()) continue;
+      Entrant& entrant = entrants[i];
+      const std::string row = contests[i].candidates[choices[i].index].row;
+      std::string reason;
+      if (entrant.proven == row) continue;
+      if (entrant.prove_tensors(row, reason)) {
+        entrant.proven = row;
+        continue;
+      }
+      Verdict& verdict = *find_verdict(report, entrant.op, entrant.desc, row);
+      verdict.state = State::kFailed;
+      verdict.reason = reason;
+      if (!any_passed(report, entrant.op, entrant.desc)) prove_skipped(report, entrant.op, entrant.desc);
+      contests[i] = entrant.enter();
+      settled = false;
+    }
+  }
+  for (size_t i = 0; i < entrants.size(); ++i) {
+    for (size_t c = 0; c < contests[i].candidates.size(); ++c) {
+      const std::string& row = contests[i].candidates[c].row;
+      find_verdict(report, entrants[i].op, entrants[i].desc, row)->passed_over = choices[i].reasons[c];
+    }
+    if (entrants[i].proven.empty()) continue;
+    receipt_.add_choice(entrants[i].op, entrants[i].desc, entrants[i].bucket, entrants[i].proven);
+  }
+  report.stages.push_back({"choice and weights", static_cast<double>(now_us() - start) / 1e3});
 }
 
 Result<void> Certifier::check_forced(const Report& report) const {
   if (options_.allow_unproven) return {};
   for (const Verdict& verdict : report.verdicts) {
-    bool any = false;
-    if (verdict.state != State::kFailed || !forced_to(options_, verdict.op, verdict.row, any)) continue;
+    if (verdict.state != State::kFailed || options_.forced.row(verdict.op, verdict.desc) != verdict.row) continue;
     return Error{ErrorKind::kNumerical,
                  "the forced row failed its proof",
                  verdict.op + " " + verdict.desc + " " + verdict.row,
@@ -250,14 +400,13 @@ Result<void> Certifier::check_forced(const Report& report) const {
 }
 
 ops::Selector::Judge Certifier::judge(const Report& report, const CertifyOptions& options) {
-  return [verdicts = report.verdicts, forced = options](std::string_view op, const std::string& desc,
-                                                        std::string_view row) -> ops::Refusal {
-    bool any = false;
-    if (forced.allow_unproven && forced_to(forced, op, row, any)) return std::nullopt;
+  return [verdicts = report.verdicts, forced = options.forced, allow_unproven = options.allow_unproven](
+             std::string_view op, const std::string& desc, std::string_view row) -> ops::Refusal {
+    if (allow_unproven && forced.row(op, desc) == row) return std::nullopt;
     for (const Verdict& v : verdicts) {
       if (v.op != op || v.desc != desc || v.row != row) continue;
-      if (v.state == State::kPassed) return std::nullopt;
-      return std::string(state_name(v.state)) + ": " + v.reason;
+      if (v.state != State::kPassed) return std::string(state_name(v.state)) + ": " + v.reason;
+      return v.passed_over.empty() ? ops::Refusal() : v.passed_over;
     }
     return "not proven for this Desc";
   };

@@ -1,16 +1,18 @@
 // Certify: all evidence about the rows of a model before it serves, from the receipt or made now.
 //
-//   1. kernels: every row of every Desc, unknown ones in a child process (contact.h) where a command for it is given
+//   1. kernels: every row of every Desc, unknown ones in a child process (contact.h) where a command for it is given;
+//   rows
+//      that are slow by intent only where no other passes
 //   2. orders: rows of one order id agree bit for bit
-//   3. weights: for each Desc the first row that passed, on the model's own tensors, packed as they will serve: first,
-//   last
-//      and widest scale range of each Desc, all with `full`. A row that fails here gives way to the next.
-// Then judge() lets a Selector choose among what was proven, and the engine adds the evidence about the whole model.
+//   3. choice: of each Desc one of the rows that passed (choose.h)
+//   4. weights: the chosen row on the model's own tensors, packed as they will serve: first, last and widest scale
+//   range
+//      of each Desc, all with `full`. A row that fails here is out, and the choice is made again.
+// Then judge() tells a Selector what was chosen, and the engine adds the evidence about the whole model.
 #pragma once
 
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ops/instances.h"
@@ -24,11 +26,14 @@ namespace assay::proof {
 
 struct CertifyOptions {
   KernelOptions kernels;
-  std::string only_op, only_row;                            // empty: all
-  std::vector<std::pair<std::string, std::string>> forced;  // op ("*": all that have it) and row: must pass
-  bool allow_unproven = false;                              // forced rows may fail
-  ContactOptions contact;                                   // no command: rows run in this process
-  std::function<void(const std::string&)> progress;         // one line now and then
+  std::string only_op, only_row;   // empty: all
+  ops::ForcedRows forced;          // must pass
+  bool allow_unproven = false;     // forced rows may fail
+  bool retry_failed = false;       // rows that the receipt says failed are tried again
+  size_t weight_memory_bytes = 0;  // for packed weights; 0: no limit
+  std::vector<int32_t> text;  // whose embeddings are inputs of the evidence about weights; empty: random ones alone
+  ContactOptions contact;     // no command: rows run in this process
+  std::function<void(const std::string&)> progress;  // one line now and then
 };
 
 class Certifier {
@@ -46,7 +51,11 @@ class Certifier {
 
  private:
   void prove_kernels(Report& report);
-  void prove_weights(Report& report);
+  bool needless(const Report& report, const Verdict& row) const;
+  bool enough(const Verdict& known) const;
+  void prove_rows(Report& report, const std::vector<size_t>& rows);
+  void prove_skipped(Report& report, std::string_view op, const std::string& desc);
+  void choose_and_prove_weights(Report& report);
   Result<void> check_forced(const Report& report) const;
   void say(const std::string& line) const {
     if (options_.progress) options_.progress(line);

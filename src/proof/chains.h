@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "backend/other_work.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "ops/all_cases.h"
@@ -37,14 +39,18 @@ class ReadyRow {
     device_->fill(memory_.data(), byte, memory_.bytes());
   }
   void run(const ops::Case<Op>& made) {
+    enqueue(made, made.tap.get());
+    device_->synchronize();
+  }
+  void enqueue(const ops::Case<Op>& made, ops::Taps* taps = nullptr) {
     ops::Launch launch;
     launch.stream = device_->stream();
     launch.workspace =
         ops::View(static_cast<char*>(memory_.data()) + ops::Bench::kZone, DType::kU8, 1, static_cast<int64_t>(bytes_));
-    launch.taps = made.tap.get();
+    launch.taps = taps;
     plan_->enqueue(made.args, launch);
-    device_->synchronize();
   }
+  device::Device& device() const { return *device_; }
   bool zones_intact() const {
     std::vector<std::byte> zone(ops::Bench::kZone);
     for (const size_t offset : {size_t{0}, ops::Bench::kZone + bytes_}) {
@@ -68,6 +74,7 @@ class ReadyRow {
 struct ChainOptions {
   int repeats = 4;
   double budget_ms = 0;
+  bool other_work = false;  // every second chain runs beside other work on the device
 };
 
 // Fills in worst, ratios, repeats, comparisons, digest and, on failure, state and reason.
@@ -82,6 +89,7 @@ void run_chains(ReadyRow<Op>& row, std::vector<ops::Case<Op>>& cases, const Chai
     if (chain >= 2 && options.budget_ms > 0 && spent > options.budget_ms) break;
     const int poison = chain % 2 == 0 ? ops::Bench::kNan : ops::Bench::kLargeFinite;
     row.poison(poison);
+    const auto other_work = options.other_work && chain % 2 == 1 ? backend::start_other_work(row.device()) : nullptr;
     for (size_t i = 0; i < cases.size(); ++i) {
       const size_t index = chain % 2 == 0 ? i : cases.size() - 1 - i;
       ops::Case<Op>& made = cases[index];
@@ -115,6 +123,40 @@ void run_chains(ReadyRow<Op>& row, std::vector<ops::Case<Op>>& cases, const Chai
   if (values) {
     verdict.reason += fmt::format(" is {:.9g}, expected {:.9g}, bound {:.3g}", worst.got, worst.expected, worst.bound);
   }
+}
+
+// Microseconds of one run: the least mean of five rounds, each of as many runs as fill 100 us.
+template <class Op>
+double time_case(ReadyRow<Op>& row, const ops::Case<Op>& made) {
+  constexpr int kRounds = 5;
+  constexpr int64_t kRoundUs = 100, kMostRuns = 64;
+  double least = std::numeric_limits<double>::infinity();
+  int64_t runs = 1;
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t start = now_us();
+    for (int64_t run = 0; run < runs; ++run) row.enqueue(made);
+    row.device().synchronize();
+    const int64_t took = std::max<int64_t>(now_us() - start, 1);
+    least = std::min(least, static_cast<double>(took) / static_cast<double>(runs));
+    runs = std::clamp<int64_t>(runs * kRoundUs / took, 1, kMostRuns);
+  }
+  return least;
+}
+
+// The case of fewest tokens and the one of most work.
+template <class Op>
+std::vector<Timing> time_row(ReadyRow<Op>& row, const std::vector<ops::Case<Op>>& cases) {
+  const auto few = std::min_element(cases.begin(), cases.end(),
+                                    [](const auto& a, const auto& b) { return a.bucket.tokens < b.bucket.tokens; });
+  const auto most =
+      std::max_element(cases.begin(), cases.end(), [](const auto& a, const auto& b) { return a.work < b.work; });
+  std::vector<Timing> timings;
+  for (const auto made : {few, most}) {
+    if (made == most && most == few && !timings.empty()) continue;
+    made->bench->place(ops::Bench::kNan);
+    timings.push_back({made->bucket.tokens, time_case(row, *made)});
+  }
+  return timings;
 }
 
 // The Descs of an op with the largest bucket and the instances of each, in the order in which the model asks for them.

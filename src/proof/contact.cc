@@ -206,9 +206,10 @@ class Round {
                         [&](const Verdict& row) { return key_of(row.op, row.desc, row.row) == key; });
   }
 
-  void fail(std::vector<Verdict>::iterator row, const std::string& reason) {
+  void fail(std::vector<Verdict>::iterator row, const std::string& reason, bool untried = false) {
     if (row == left_.end()) return fail_all("the child process talks of rows it was not given");
     Verdict verdict = *row;
+    verdict.untried = untried;
     left_.erase(row);
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     verdict.state = State::kFailed;
@@ -219,7 +220,7 @@ class Round {
   }
 
   void fail_all(const std::string& reason) {
-    while (!left_.empty()) fail(left_.begin(), reason);
+    while (!left_.empty()) fail(left_.begin(), reason, true);
   }
 
   std::vector<Verdict>& left_;

@@ -116,7 +116,7 @@ TEST(VerdictJson, RoundTripsAndRefusesDamage) {
     auto damaged = json;
     damaged.erase(key);
     EXPECT_FALSE(verdict_from_json(damaged).has_value()) << key;
-    damaged[key] = nlohmann::ordered_json::array();
+    damaged[key] = key == "timings" ? nlohmann::ordered_json::object() : nlohmann::ordered_json::array();
     EXPECT_FALSE(verdict_from_json(damaged).has_value()) << key;
   }
 }

@@ -31,7 +31,7 @@ class DescProof {
 
   Verdict prove(const ops::Impl<Op>& impl) {
     Verdict verdict = blank(impl, group_);
-    const int64_t start = now_us();
+    int64_t start = now_us();
     verdict.state = State::kPassed;
     if (!provider_) prepare();
     auto& cases = cases_[verdict.light ? 1 : 0];
@@ -41,9 +41,12 @@ class DescProof {
                                                  : ops::Effort::kNormal;
       cases = make_cases(group_.desc, weights_, {device_, *provider_, group_.bucket, effort, seed()});
     }
+    verdict.cases_milliseconds = static_cast<double>(now_us() - start) / 1e3;
+    start = now_us();
     auto row = ReadyRow<Op>::make(impl, group_.desc, group_.bucket, weights_, device_, *provider_);
     if (row.ok()) {
-      run_chains(*row, *cases, {options_.repeats, options_.row_budget_ms}, verdict);
+      run_chains(*row, *cases, {options_.repeats, options_.row_budget_ms, true}, verdict);
+      if (verdict.state == State::kPassed && !verdict.light) verdict.timings = time_row(*row, *cases);
     } else {
       verdict.state = State::kFailed;
       verdict.reason = "contact: it cannot be made: " + row.error().message();

@@ -5,16 +5,20 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
+#include "backend/versions.h"
 #include "base/hash.h"
 #include "proof/verdict_json.h"
 
@@ -23,7 +27,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kSchema = 1;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int kSchema = 2, kManifestSchema = 1;
 constexpr std::string_view kReceiptKind = "assay receipt", kManifestKind = "assay manifest";
 
 std::optional<std::string> read_text(const std::string& path) {
@@ -52,6 +57,13 @@ class Lock {
   int file_;
 };
 
+// An array of a receipt; empty where there is none.
+const ordered_json& list_of(const ordered_json& json, const char* key) {
+  static const ordered_json kEmpty = ordered_json::array();
+  const auto found = json.find(key);
+  return found != json.end() && found->is_array() ? *found : kEmpty;
+}
+
 std::string text_of(const ordered_json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
@@ -69,7 +81,9 @@ ordered_json to_json(const WeightVerdict& w) {
           {"weight", w.weight},
           {"layout", w.layout},
           {"hash", hex64(w.hash)},
-          {"error_over_bound", w.error_over_bound},
+          {"verdict", state_name(w.state)},
+          {"reason", w.reason},
+          {"error_over_bound", std::isfinite(w.error_over_bound) ? ordered_json(w.error_over_bound) : ordered_json()},
           {"milliseconds", w.milliseconds}};
 }
 
@@ -80,11 +94,42 @@ ordered_json to_json(const ModelEntry& entry) {
       {"noise_kl", m.noise_kl},  {"limit", m.limit},   {"cut_tokens", m.cut_tokens}, {"milliseconds", m.milliseconds}};
 }
 
+// Of all evidence in a receipt.
+std::string checksum(const ordered_json& receipt) {
+  std::string all;
+  for (const char* list : {"kernels", "weights", "models", "choices"}) {
+    all += list_of(receipt, list).dump();
+  }
+  return hex64(hash64(all));
+}
+
+// The first that matches; null: none does.
+template <class List, class Matches>
+auto first_of(List& list, const Matches& matches) -> decltype(list.data()) {
+  const auto found = std::find_if(list.begin(), list.end(), matches);
+  return found == list.end() ? nullptr : &*found;
+}
+
 bool same_kernel(const Verdict& a, const Verdict& b) {
   return a.op == b.op && a.desc == b.desc && a.row == b.row && a.bucket == b.bucket;
 }
 bool same_weight(const WeightVerdict& a, const WeightVerdict& b) {
   return a.hash == b.hash && a.layout == b.layout && a.op == b.op && a.desc == b.desc && a.row == b.row;
+}
+
+template <class Entry>
+bool same_key(const Entry& a, const Entry& b) {
+  return a.same_key(b);
+}
+
+// In the place of the entry of the same key, if there is one.
+template <class Entry, class Same>
+void put(std::vector<Entry>& list, Entry entry, const Same& same) {
+  if (Entry* known = first_of(list, [&](const Entry& other) { return same(other, entry); })) {
+    *known = std::move(entry);
+  } else {
+    list.push_back(std::move(entry));
+  }
 }
 
 }  // namespace
@@ -98,9 +143,10 @@ uint64_t build_id() {
 }
 
 std::string machine_id(const device::DeviceCaps& caps) {
-  return fmt::format("{} {} {} threads {} glibc {}{}{}{}", device::backend_name(caps.backend), caps.name, caps.uuid,
-                     caps.multiprocessors, gnu_get_libc_version(), caps.cpu.avx2 ? " avx2" : "",
-                     caps.cpu.avx512 ? " avx512" : "", caps.cpu.avx512_bf16 ? " avx512_bf16" : "");
+  return fmt::format("{} {} {} threads {} {} glibc {}{}{}{}", device::backend_name(caps.backend), caps.name, caps.uuid,
+                     caps.multiprocessors, backend::versions_below(caps.backend), gnu_get_libc_version(),
+                     caps.cpu.avx2 ? " avx2" : "", caps.cpu.avx512 ? " avx512" : "",
+                     caps.cpu.avx512_bf16 ? " avx512_bf16" : "");
 }
 
 std::string default_receipt_directory() {
@@ -154,34 +200,30 @@ void Receipt::load(std::vector<std::string>& notes) {
   }
   if (text_of(json, "build") != build_) return ignore("of another build");
   if (text_of(json, "machine") != machine_) return ignore("of another machine: " + text_of(json, "machine"));
-  const uint64_t sum =
-      hash64(json.value("kernels", ordered_json()).dump() + json.value("weights", ordered_json()).dump() +
-             json.value("models", ordered_json()).dump());
-  if (text_of(json, "checksum") != hex64(sum)) return ignore("its checksum is wrong");
-  for (const ordered_json& entry : json["kernels"]) {
+  if (text_of(json, "checksum") != checksum(json)) return ignore("its checksum is wrong");
+  for (const ordered_json& entry : list_of(json, "kernels")) {
     auto verdict = verdict_from_json(entry);
-    if (!verdict || verdict->state != State::kPassed) continue;
+    if (!verdict || (verdict->state != State::kPassed && verdict->state != State::kFailed)) continue;
     verdict->remembered = true;
     kernels_.push_back({text_of(entry, "effort"), std::move(*verdict)});
   }
-  for (const ordered_json& entry : json["weights"]) {
-    WeightVerdict w{text_of(entry, "op"),
-                    text_of(entry, "desc"),
-                    text_of(entry, "row"),
-                    text_of(entry, "weight"),
-                    text_of(entry, "layout"),
-                    0,
-                    State::kPassed,
-                    "",
-                    number_of(entry, "error_over_bound"),
-                    number_of(entry, "milliseconds"),
-                    true};
+  for (const ordered_json& entry : list_of(json, "weights")) {
     const auto hash = parse_hex64(text_of(entry, "hash"));
     if (!hash) continue;
-    w.hash = *hash;
-    weights_.push_back(std::move(w));
+    const bool passed = text_of(entry, "verdict") == state_name(State::kPassed);
+    weights_.push_back({.op = text_of(entry, "op"),
+                        .desc = text_of(entry, "desc"),
+                        .row = text_of(entry, "row"),
+                        .weight = text_of(entry, "weight"),
+                        .layout = text_of(entry, "layout"),
+                        .hash = *hash,
+                        .state = passed ? State::kPassed : State::kFailed,
+                        .reason = text_of(entry, "reason"),
+                        .error_over_bound = passed ? number_of(entry, "error_over_bound") : kInfinity,
+                        .milliseconds = number_of(entry, "milliseconds"),
+                        .remembered = true});
   }
-  for (const ordered_json& entry : json["models"]) {
+  for (const ordered_json& entry : list_of(json, "models")) {
     const auto key = parse_hex64(text_of(entry, "key"));
     if (!key) continue;
     ModelVerdict m;
@@ -195,50 +237,73 @@ void Receipt::load(std::vector<std::string>& notes) {
     m.milliseconds = number_of(entry, "milliseconds");
     models_.push_back({*key, m});
   }
+  for (const ordered_json& entry : list_of(json, "choices")) {
+    const auto count = [&](const char* key) { return static_cast<int32_t>(number_of(entry, key)); };
+    choices_.push_back({text_of(entry, "op"),
+                        text_of(entry, "desc"),
+                        {count("tokens"), count("sequences"), count("outputs")},
+                        text_of(entry, "row")});
+  }
+}
+
+bool Receipt::KernelEntry::same_key(const KernelEntry& other) const {
+  return effort == other.effort && same_kernel(verdict, other.verdict);
 }
 
 const Verdict* Receipt::kernel(const Verdict& wanted, std::string_view effort) const {
-  for (const KernelEntry& entry : kernels_) {
-    if (entry.effort == effort && same_kernel(entry.verdict, wanted)) return &entry.verdict;
-  }
-  return nullptr;
+  const KernelEntry* entry = first_of(
+      kernels_, [&](const KernelEntry& known) { return known.effort == effort && same_kernel(known.verdict, wanted); });
+  return entry == nullptr ? nullptr : &entry->verdict;
 }
 
 const WeightVerdict* Receipt::weight(const WeightVerdict& wanted) const {
-  for (const WeightVerdict& known : weights_) {
-    if (same_weight(known, wanted)) return &known;
-  }
-  return nullptr;
+  return first_of(weights_, [&](const WeightVerdict& known) { return same_weight(known, wanted); });
 }
 
 const ModelVerdict* Receipt::model(uint64_t key) const {
-  for (const ModelEntry& entry : models_) {
-    if (entry.key == key) return &entry.verdict;
-  }
-  return nullptr;
+  const ModelEntry* entry = first_of(models_, [&](const ModelEntry& known) { return known.key == key; });
+  return entry == nullptr ? nullptr : &entry->verdict;
 }
 
-// Only what passed is kept: what failed is tried again at the next start.
+std::string Receipt::choice(std::string_view op, std::string_view desc, const ops::Bucket& bucket) const {
+  const ChoiceEntry wanted{std::string(op), std::string(desc), bucket, ""};
+  const ChoiceEntry* entry = first_of(choices_, [&](const ChoiceEntry& known) { return known.same_key(wanted); });
+  return entry == nullptr ? "" : entry->row;
+}
+
 void Receipt::add(const Verdict& verdict, std::string_view effort) {
-  if (verdict.state != State::kPassed || kernel(verdict, effort) != nullptr) return;
-  kernels_.push_back({std::string(effort), verdict});
+  const bool ran = verdict.state == State::kPassed || verdict.state == State::kFailed;
+  if (!ran || verdict.untried || verdict.remembered) return;
+  const bool retried = [&] {
+    const Verdict* known = kernel(verdict, effort);
+    return known != nullptr && known->state == State::kFailed;
+  }();
+  put(kernels_, KernelEntry{std::string(effort), verdict, true, retried}, same_key<KernelEntry>);
   changed_ = true;
 }
 
 void Receipt::add(const WeightVerdict& verdict) {
-  if (verdict.state != State::kPassed || weight(verdict) != nullptr) return;
-  weights_.push_back(verdict);
+  if (verdict.remembered) return;
+  put(weights_, verdict, same_weight);
   changed_ = true;
 }
 
+// A model that failed is tried again: its parts have passed, so the next start may choose others.
 void Receipt::add(uint64_t key, const ModelVerdict& verdict) {
   if (verdict.state != State::kPassed || model(key) != nullptr) return;
   models_.push_back({key, verdict});
   changed_ = true;
 }
 
+void Receipt::add_choice(std::string_view op, std::string_view desc, const ops::Bucket& bucket, std::string_view row) {
+  if (choice(op, desc, bucket) == row) return;
+  put(choices_, ChoiceEntry{std::string(op), std::string(desc), bucket, std::string(row)}, same_key<ChoiceEntry>);
+  changed_ = true;
+}
+
 std::string Receipt::text() const {
-  ordered_json kernels = ordered_json::array(), weights = ordered_json::array(), models = ordered_json::array();
+  ordered_json kernels = ordered_json::array(), weights = ordered_json::array(), models = ordered_json::array(),
+               choices = ordered_json::array();
   for (const KernelEntry& entry : kernels_) {
     ordered_json json = proof::to_json(entry.verdict);
     json["effort"] = entry.effort;
@@ -246,13 +311,41 @@ std::string Receipt::text() const {
   }
   for (const WeightVerdict& verdict : weights_) weights.push_back(to_json(verdict));
   for (const ModelEntry& entry : models_) models.push_back(to_json(entry));
-  const uint64_t sum = hash64(kernels.dump() + weights.dump() + models.dump());
+  for (const ChoiceEntry& entry : choices_) {
+    choices.push_back({{"op", entry.op},
+                       {"desc", entry.desc},
+                       {"tokens", entry.bucket.tokens},
+                       {"sequences", entry.bucket.sequences},
+                       {"outputs", entry.bucket.outputs},
+                       {"row", entry.row}});
+  }
   ordered_json json{
-      {"schema", kSchema}, {"kind", kReceiptKind}, {"build", build_}, {"machine", machine_}, {"checksum", hex64(sum)}};
+      {"schema", kSchema}, {"kind", kReceiptKind}, {"build", build_}, {"machine", machine_}, {"checksum", ""}};
   json["kernels"] = std::move(kernels);
   json["weights"] = std::move(weights);
   json["models"] = std::move(models);
+  json["choices"] = std::move(choices);
+  json["checksum"] = checksum(json);
   return json.dump(1) + "\n";
+}
+
+// What others wrote since this was read. Of one row a failure outweighs a pass, unless this process knew of the failure
+// and tried again.
+void Receipt::merge(const Receipt& others) {
+  for (const KernelEntry& theirs : others.kernels_) {
+    const KernelEntry* ours = first_of(kernels_, [&](const KernelEntry& known) { return known.same_key(theirs); });
+    const bool failed_there = theirs.verdict.state == State::kFailed;
+    if (ours == nullptr || !ours->own || (failed_there && !ours->retried)) put(kernels_, theirs, same_key<KernelEntry>);
+  }
+  for (const WeightVerdict& theirs : others.weights_) {
+    if (weight(theirs) == nullptr) weights_.push_back(theirs);
+  }
+  for (const ModelEntry& theirs : others.models_) {
+    if (model(theirs.key) == nullptr) models_.push_back(theirs);
+  }
+  for (const ChoiceEntry& theirs : others.choices_) {
+    if (choice(theirs.op, theirs.desc, theirs.bucket).empty()) choices_.push_back(theirs);
+  }
 }
 
 Result<void> Receipt::save() {
@@ -260,15 +353,13 @@ Result<void> Receipt::save() {
   std::error_code ignored;
   std::filesystem::create_directories(directory_, ignored);
   const Lock lock(directory_ + "/lock");
-  Receipt others;  // what another process wrote since ours was read
+  Receipt others;
   others.path_ = path_;
   others.build_ = build_;
   others.machine_ = machine_;
   std::vector<std::string> notes;
   others.load(notes);
-  for (const KernelEntry& entry : others.kernels_) add(entry.verdict, entry.effort);
-  for (const WeightVerdict& verdict : others.weights_) add(verdict);
-  for (const ModelEntry& entry : others.models_) add(entry.key, entry.verdict);
+  merge(others);
   ASSAY_TRY(write_atomically(path_, text()));
   changed_ = false;
   return {};
@@ -288,7 +379,8 @@ ManifestCheck check_manifest(const std::string& directory, const std::string& mo
   const auto text = read_text(check.path);
   const auto json = text ? ordered_json::parse(*text, nullptr, false) : ordered_json();
   const bool good = json.is_object() && text_of(json, "kind") == kManifestKind &&
-                    number_of(json, "schema") == kSchema && json.contains("tensors") && json["tensors"].is_object();
+                    number_of(json, "schema") == kManifestSchema && json.contains("tensors") &&
+                    json["tensors"].is_object();
   if (text && !good) notes.push_back(check.path + ": ignored: not a manifest, or damaged");
   if (good && (!accept || from_publisher)) {
     for (const auto& [name, hash] : json["tensors"].items())
@@ -306,7 +398,7 @@ ManifestCheck check_manifest(const std::string& directory, const std::string& mo
   ordered_json list = ordered_json::object();
   for (const ManifestTensor& tensor : tensors) list[tensor.name] = hex64(tensor.hash);
   const ordered_json manifest{
-      {"schema", kSchema}, {"kind", kManifestKind}, {"model", canonical.string()}, {"tensors", list}};
+      {"schema", kManifestSchema}, {"kind", kManifestKind}, {"model", canonical.string()}, {"tensors", list}};
   std::filesystem::create_directories(directory, ignored);
   if (auto written = write_atomically(check.path, manifest.dump(1) + "\n"); !written.ok()) {
     notes.push_back(written.error().message());

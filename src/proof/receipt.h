@@ -1,11 +1,16 @@
 // Receipt: evidence kept between starts, in one file a build and machine.
 //
-//   {"schema": 1, "kind": "assay receipt", "build": .., "machine": .., "kernels": [..], "weights": [..], "models":
-//   [..]}
-// build: hash of this executable; machine: device, its UUID, the C library. A file of another build or machine, of
-// another schema, or one that does not parse is ignored with one line: evidence is of this code on this machine or it
-// is none. Kernel evidence is keyed by op x Desc x bucket x row x effort, weight evidence by hash of the tensor's bytes
-// x layout x row, model evidence by a hash over all tensors and chosen rows.
+//   {"schema": 2, "kind": "assay receipt", "build": .., "machine": .., "checksum": .., "kernels": [..], "weights":
+//   [..],
+//    "models": [..], "choices": [..]}
+// build: hash of this executable; machine: device, its UUID, versions of the driver (or kernel and microcode) and of
+// the C library. A file of another build or machine, of another schema, or one that does not parse is ignored with one
+// line: evidence is of this code on this machine or it is none. Kernel evidence is keyed by op x Desc x bucket x row x
+// effort, weight evidence by hash of the tensor's bytes x layout x row, model evidence by a hash over all tensors and
+// chosen rows, choices by op x Desc x bucket.
+//
+// What failed is kept too, with its reason: a row that hangs shall not cost its time limit at every start. It is tried
+// again when that is asked for.
 //
 // Written to a temporary file and renamed, under a lock, after reading what others wrote meanwhile: two servers may
 // share a directory, and a kill at any point leaves the old file or the new one.
@@ -39,12 +44,18 @@ class Receipt {
   // An empty directory: nothing is kept. `notes`: a line for each file that was ignored.
   static Receipt open(const std::string& directory, const device::DeviceCaps& caps, std::vector<std::string>& notes);
 
+  // Passed or failed.
   const Verdict* kernel(const Verdict& wanted, std::string_view effort) const;
   const WeightVerdict* weight(const WeightVerdict& wanted) const;
   const ModelVerdict* model(uint64_t key) const;
+  // Row that an earlier start chose; "" if none did.
+  std::string choice(std::string_view op, std::string_view desc, const ops::Bucket& bucket) const;
+  // Each takes the place of what was known of the same key. Only what passed or failed is kept, and of that
+  // nothing that was never tried.
   void add(const Verdict& verdict, std::string_view effort);
   void add(const WeightVerdict& verdict);
   void add(uint64_t key, const ModelVerdict& verdict);
+  void add_choice(std::string_view op, std::string_view desc, const ops::Bucket& bucket, std::string_view row);
 
   // Errors: kIo.
   Result<void> save();
@@ -54,14 +65,27 @@ class Receipt {
   struct KernelEntry {
     std::string effort;
     Verdict verdict;
+    bool own = false;      // found by this process
+    bool retried = false;  // and known to have failed before: the failure may be forgotten
+    bool same_key(const KernelEntry& other) const;
+  };
+  struct ChoiceEntry {
+    std::string op, desc;
+    ops::Bucket bucket;
+    std::string row;
+    bool same_key(const ChoiceEntry& other) const {
+      return op == other.op && desc == other.desc && bucket == other.bucket;
+    }
   };
   void load(std::vector<std::string>& notes);
+  void merge(const Receipt& others);
   std::string text() const;
 
   std::string directory_, path_, build_, machine_;
   std::vector<KernelEntry> kernels_;
   std::vector<WeightVerdict> weights_;
   std::vector<ModelEntry> models_;
+  std::vector<ChoiceEntry> choices_;
   bool changed_ = false;
 };
 

@@ -1,6 +1,8 @@
 #include "proof/report.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -41,10 +43,29 @@ ordered_json model_json(const ModelVerdict& m) {
           {"from_receipt", m.remembered}};
 }
 
+// Stages, and of the rows those ops that took most.
+std::string stages_text(const Report& report) {
+  std::string text = "time:";
+  for (const Stage& stage : report.stages) text += fmt::format(" {} {:.0f} ms,", stage.name, stage.milliseconds);
+  std::map<std::string, double> by_op;
+  double cases = 0;
+  for (const Verdict& v : report.verdicts) {
+    if (v.remembered) continue;
+    by_op[v.op] += v.milliseconds;
+    cases += v.cases_milliseconds;
+  }
+  text += fmt::format(" of the rows {:.0f} ms for expected values", cases);
+  std::vector<std::pair<double, std::string>> ops;
+  for (const auto& [op, ms] : by_op) ops.emplace_back(-ms, op);
+  std::sort(ops.begin(), ops.end());
+  for (const auto& [ms, op] : ops) text += fmt::format(", {} {:.0f}", op, -ms);
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string report_json(const Report& report) {
-  ordered_json json{{"schema", 1},
+  ordered_json json{{"schema", 2},
                     {"kind", "assay proof"},
                     {"proven", report.proven},
                     {"fingerprint", report.fingerprint},
@@ -52,6 +73,10 @@ std::string report_json(const Report& report) {
                     {"machine", report.machine},
                     {"receipt", report.receipt_path},
                     {"seconds", report.seconds}};
+  json["stages"] = ordered_json::array();
+  for (const Stage& stage : report.stages) {
+    json["stages"].push_back({{"name", stage.name}, {"milliseconds", stage.milliseconds}});
+  }
   json["verdicts"] = ordered_json::array();
   for (const Verdict& verdict : report.verdicts) json["verdicts"].push_back(to_json(verdict));
   json["weights"] = ordered_json::array();
@@ -86,6 +111,7 @@ std::string report_text(const Report& report) {
         state_name(m.state), m.mean_kl, m.tokens, m.limit, m.cut_tokens, m.milliseconds,
         m.remembered ? " (receipt)" : "", m.reason.empty() ? "" : ": " + m.reason);
   }
+  text += stages_text(report);
   for (const ChosenRow& row : report.chosen) {
     text += fmt::format("chosen: {:<16} {:<60} {}{}\n", row.op, row.desc, row.row, row.proven ? "" : "  UNPROVEN");
   }

@@ -42,13 +42,20 @@ struct ChosenRow {
   bool proven = true;
 };
 
+// Where the time of the proof went, by the clock on the wall, in the order in which it went.
+struct Stage {
+  std::string name;
+  double milliseconds = 0;
+};
+
 struct Report {
   std::vector<Verdict> verdicts;
   std::vector<WeightVerdict> weights;
   ModelVerdict model;
   std::vector<ChosenRow> chosen;
-  bool proven = false;       // every chosen row passed, and the model
-  double seconds = 0;        // of proving alone, without loading
+  bool proven = false;  // every chosen row passed, and the model
+  double seconds = 0;   // of proving alone, without loading
+  std::vector<Stage> stages;
   std::string receipt_path;  // empty: none is kept
   std::string build, machine;
   std::vector<std::string> notes;  // one line each: foreign receipts, changed tensors
@@ -56,7 +63,7 @@ struct Report {
   std::string fingerprint;         // hash of weights, orders of the chosen rows, and the rule of seeds
 };
 
-// {"schema": 1, "kind": "assay proof", ...}: see docs/proof.md.
+// {"schema": 2, "kind": "assay proof", ...}: see docs/proof.md and docs/proof.schema.json.
 std::string report_json(const Report& report);
 // The tables that people read: verdicts, weights, the model, what was chosen.
 std::string report_text(const Report& report);

@@ -37,10 +37,25 @@ bool read(const ordered_json& json, bool& value) {
   return json.is_boolean();
 }
 
+bool read(const ordered_json& json, std::vector<Timing>& timings);
+
 template <class T>
 bool read(const ordered_json& object, const char* key, T& value) {
   const auto found = object.find(key);
   return found != object.end() && read(*found, value);
+}
+
+bool read(const ordered_json& json, std::vector<Timing>& timings) {
+  if (!json.is_array()) return false;
+  for (const ordered_json& entry : json) {
+    Timing timing;
+    if (!entry.is_object() || !read(entry, "tokens", timing.tokens) ||
+        !read(entry, "microseconds", timing.microseconds) || !(timing.microseconds > 0)) {
+      return false;
+    }
+    timings.push_back(timing);
+  }
+  return true;
 }
 
 bool read_hex(const ordered_json& object, const char* key, uint64_t& value) {
@@ -70,7 +85,8 @@ ordered_json to_json(const Verdict& v) {
                     {"sequences", v.bucket.sequences},
                     {"outputs", v.bucket.outputs},
                     {"verdict", state_name(v.state)},
-                    {"reason", v.reason}};
+                    {"reason", v.reason},
+                    {"passed_over", v.passed_over}};
   ordered_json kinds = ordered_json::object();
   for (size_t i = 0; i < v.ratios.size(); ++i) {
     if (v.ratios[i] != 0) kinds[std::string(ops::evidence_name(static_cast<ops::Evidence>(i)))] = number(v.ratios[i]);
@@ -85,6 +101,11 @@ ordered_json to_json(const Verdict& v) {
   json["repeats"] = v.repeats;
   json["comparisons"] = v.comparisons;
   json["milliseconds"] = v.milliseconds;
+  json["cases_milliseconds"] = v.cases_milliseconds;
+  json["timings"] = ordered_json::array();
+  for (const Timing& timing : v.timings) {
+    json["timings"].push_back({{"tokens", timing.tokens}, {"microseconds", timing.microseconds}});
+  }
   json["order"] = hex64(v.order);
   json["digest"] = hex64(v.digest);
   json["small_shapes_only"] = v.light;
@@ -99,10 +120,12 @@ std::optional<Verdict> verdict_from_json(const ordered_json& json) {
   bool good = read(json, "op", v.op) && read(json, "desc", v.desc) && read(json, "row", v.row) &&
               read(json, "tokens", v.bucket.tokens) && read(json, "sequences", v.bucket.sequences) &&
               read(json, "outputs", v.bucket.outputs) && read(json, "verdict", state) &&
-              read(json, "reason", v.reason) && read(json, "repeats", v.repeats) &&
-              read(json, "comparisons", v.comparisons) && read(json, "milliseconds", v.milliseconds) &&
-              read_hex(json, "order", v.order) && read_hex(json, "digest", v.digest) &&
-              read(json, "small_shapes_only", v.light) && json.contains("worst") && json.contains("error_over_bound");
+              read(json, "reason", v.reason) && read(json, "passed_over", v.passed_over) &&
+              read(json, "repeats", v.repeats) && read(json, "comparisons", v.comparisons) &&
+              read(json, "milliseconds", v.milliseconds) && read(json, "cases_milliseconds", v.cases_milliseconds) &&
+              read(json, "timings", v.timings) && read_hex(json, "order", v.order) &&
+              read_hex(json, "digest", v.digest) && read(json, "small_shapes_only", v.light) &&
+              json.contains("worst") && json.contains("error_over_bound");
   if (!good) return std::nullopt;
   const ordered_json& worst = json["worst"];
   const ordered_json& kinds = json["error_over_bound"];
@@ -116,16 +139,12 @@ std::optional<Verdict> verdict_from_json(const ordered_json& json) {
     if (kind == name) v.worst.kind = evidence;
     if (kinds.contains(name) && !read(kinds[name], v.ratios[i])) return std::nullopt;
   }
-  if (state == "passed") {
-    v.state = State::kPassed;
-  } else if (state == "failed") {
-    v.state = State::kFailed;
-  } else if (state == "refused") {
-    v.state = State::kRefused;
-  } else {
-    return std::nullopt;
+  for (const State named : {State::kPassed, State::kFailed, State::kRefused, State::kSkipped}) {
+    if (state != state_name(named)) continue;
+    v.state = named;
+    return v;
   }
-  return v;
+  return std::nullopt;
 }
 
 }  // namespace assay::proof

@@ -8,16 +8,24 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("ASSAY_BIN", str(ROOT / "build/release/bin/assay"))
+FAULTY = os.environ.get("ASSAY_FAULTY_BIN", str(pathlib.Path(BINARY).with_name("assay_faulty")))
 POCKET = ROOT / "models/pocket"
 
 
 class Assay:
-    binary = BINARY
     pocket = str(POCKET)
+
+    def __init__(self, binary=BINARY, env=None):
+        self.binary = binary
+        self.env = env or {}  # beside the caller's
 
     def environment(self, extra=None):
         clean = {key: value for key, value in os.environ.items() if not key.startswith("ASSAY_")}
-        return {**clean, **(extra or {})}
+        return {**clean, **self.env, **(extra or {})}
+
+    def start(self, *arguments):
+        return subprocess.Popen([self.binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=self.environment(), cwd=ROOT)
 
     def run(self, *arguments, env=None, stdin="", timeout=300):
         return subprocess.run([self.binary, *map(str, arguments)], input=stdin, capture_output=True, text=True,
@@ -35,6 +43,13 @@ class Assay:
 def assay():
     assert os.access(BINARY, os.X_OK), f"{BINARY} is missing: make build"
     return Assay()
+
+
+@pytest.fixture(scope="session")
+def faulty():
+    """The program with faults built in, as a function of the fault to put first ("": none)."""
+    assert os.access(FAULTY, os.X_OK), f"{FAULTY} is missing: it is built with the tests"
+    return lambda fault="": Assay(FAULTY, {"ASSAY_FAULT": fault} if fault else {})
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 import pytest
 
 COMMANDS = ["serve", "chat", "generate", "perplexity", "eval", "inspect", "bench", "prove", "repro"]
-OF_MODELS = [command for command in COMMANDS if command != "repro"]  # repro takes a file and no flags
+OF_MODELS = [command for command in COMMANDS if command != "repro"]  # repro takes a file
 LOADING = [command for command in OF_MODELS if command != "inspect"]
 COMMON = ["--threads", "--compute", "--force", "--context-length", "--max-running-requests", "--kv-cache-bytes",
           "--explain"]

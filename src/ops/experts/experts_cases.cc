@@ -6,7 +6,7 @@
 // y: the row's h is round(h') with |h' - h| <= dh. Where round(h - dh) = round(h + dh) it is known exactly; elsewhere
 // the middle of the two is taken and e_h, their distance, enters y with its weight: a right row is off by half of it.
 //   accumulated = sum |w s W| e_h + sum_error(I, sum|w s W h|) + (k + 2) u (sum|w s W h| + |shared term|)
-//   rounding    = ulp(sum) for the inner round(), and ulp(residual + sum) with a residual
+//   rounding    = ulp(sum) for the inner round(), and with a residual ulp(|residual + sum| + accumulated + ulp(sum))
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -167,7 +167,7 @@ void judge_outputs(const ExpertsDesc& desc, const Expected& expected, const Benc
           output.uncertain + sum_error(desc.intermediate, output.magnitudes) + (desc.top_k + 2) * kUnit * magnitudes;
       const double value = sum + (residual ? bench.initial(arrays.y, t, n) : 0);
       double rounding = ulp(desc.activation, std::abs(sum) + accumulated);
-      if (residual) rounding += ulp(desc.activation, std::abs(value) + accumulated);
+      if (residual) rounding += ulp(desc.activation, std::abs(value) + accumulated + rounding);
       const double got = bench.at(arrays.y, t, n);
       comparison.within(Evidence::kSampled, "y", t, n, got, value, accumulated + rounding);
       if (!residual && arrays.shared < 0) block.add(got, value, accumulated, rounding);
@@ -207,9 +207,8 @@ Case<ExpertsOp> make_case(const ExpertsDesc& desc, const WeightSource& source, c
   const auto normal = [&](int64_t, int64_t) { return random.normal(); };
   arrays.y = bench.add("y", desc.activation, tokens, desc.hidden, setup.residual ? Role::kInOut : Role::kOutput, 64,
                        setup.residual ? Bench::Value(normal) : Bench::Value());
-  made.args = {
-      {0, tokens, nullptr}, bench.view(arrays.x), bench.view(arrays.ids), bench.view(arrays.weights), {}, {}, {},
-      bench.view(arrays.y)};
+  made.args = {{0, tokens}, bench.view(arrays.x), bench.view(arrays.ids), bench.view(arrays.weights), {}, {},
+               {},          bench.view(arrays.y)};
   if (setup.residual) {
     for (int64_t t = 0; t < tokens; ++t) bench.expect_written(arrays.y, t * (desc.hidden + 64), desc.hidden);
     made.args.residual = bench.view(arrays.y);
@@ -273,8 +272,16 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
   auto random = std::make_shared<CaseRandom>(context.seed + 9);
   cases.push_back(
       make_case(desc, source, context,
-                {"every expert", all, choices(0, desc, 0), [random](int64_t, int64_t) { return random->normal(); },
+                {"every expert", all, choices(0, desc, 0),
+                 [random, &context, &desc](int64_t t, int64_t k) {
+                   const auto* embedding = embedding_input(context, t, desc.hidden);
+                   return embedding == nullptr ? random->normal() : (*embedding)[static_cast<size_t>(k)];
+                 },
                  false, false, false, context.effort == Effort::kFull ? int64_t{1} << 40 : 8 * kCheckWork}));
+  for (size_t i = 0; i < cases.size(); ++i) {
+    TokenCounts& tokens = cases[i].args.tokens;
+    tokens.decode = decode_tokens(tokens.total, i, context.bucket);
+  }
   return cases;
 }
 

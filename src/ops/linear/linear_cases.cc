@@ -5,7 +5,10 @@
 //                 + u s sum|x w| with fp32 activations         bf16 times bf16, f16 or an NVFP4 product is exact in
 //                 fp32
 //   rounding    = ulp(y)                                       half of it made by a right row
-// With a residual the inner round() is a declared rounding: + ulp(residual + y).
+// With a residual the inner round() is a declared rounding: + ulp(|residual + y| + accumulated + rounding). Where
+// residual and y cancel, the outer ulp is that of what the inner rounding leaves. The accumulator's probe has three
+// terms that are not zero, so its sum is bounded as one of three: an accumulator that keeps 14 bits passes where
+// thousands of random terms are summed, and not there.
 #include <algorithm>
 #include <limits>
 
@@ -27,6 +30,7 @@ struct Setup {
   LinearDesc desc;
   const WeightSource* source;
   int32_t tokens;
+  int32_t decode;  // the first so many are decode tokens
   Residual residual;
 };
 
@@ -50,7 +54,7 @@ Case<LinearOp> place(const Setup& setup, const CaseContext& context, const Bench
   const bool in_place = setup.residual == Residual::kInPlace;
   const int y = bench.add("y", desc.output, setup.tokens, desc.n, in_place ? Role::kInOut : Role::kOutput, kTile,
                           in_place ? Bench::Value(residual) : Bench::Value());
-  made.args.tokens.total = setup.tokens;
+  made.args.tokens = {setup.decode, setup.tokens};
   made.args.x = bench.view(x).slice(0, setup.tokens);
   made.args.y = bench.view(y);
   if (in_place) {
@@ -69,8 +73,11 @@ constexpr Arrays kArrays{0, 1, 2};
 // Outputs, computed in fp64: at least 256 and some of every tile of 64, of all tokens or as many as the work allows.
 void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Case<LinearOp>>& cases) {
   CaseRandom random(context.seed + static_cast<uint64_t>(setup.tokens));
-  Case<LinearOp> made = place(setup, context, [&](int64_t t, int64_t k) { return mixed_input(random, t, k); });
-  made.name = fmt::format("mixed T={}{}", setup.tokens,
+  Case<LinearOp> made = place(setup, context, [&](int64_t t, int64_t k) {
+    const auto* embedding = embedding_input(context, t, setup.desc.k);
+    return embedding == nullptr ? mixed_input(random, t, k) : (*embedding)[static_cast<size_t>(k)];
+  });
+  made.name = fmt::format("mixed T={} decode={}{}", setup.tokens, setup.decode,
                           setup.residual == Residual::kNone    ? ""
                           : setup.residual == Residual::kApart ? " residual"
                                                                : " in place");
@@ -108,7 +115,8 @@ void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Cas
       const Expected& e = (*expected)[i];
       const double added = residual ? bench->initial(residual_array, e.t, e.n) : 0;
       const double value = e.dot + added, got = bench->at(kArrays.y, e.t, e.n);
-      const double rounding = e.rounding + (residual ? ulp(desc.output, std::abs(value) + e.accumulated) : 0);
+      const double rounding =
+          e.rounding + (residual ? ulp(desc.output, std::abs(value) + e.accumulated + e.rounding) : 0);
       comparison.within(Evidence::kSampled, "y", e.t, e.n, got, value, e.accumulated + rounding);
       if (!residual) block.add(got, e.dot, e.accumulated, rounding);
       const bool last = i + 1 == expected->size() || (*expected)[i + 1].n / kTile != e.n / kTile;
@@ -142,7 +150,8 @@ void add_identity(const LinearDesc& desc, const WeightSource& source, const Case
     const size_t count = std::min(columns.size() - first, static_cast<size_t>(most));
     const std::vector<int64_t> chosen(columns.begin() + static_cast<std::ptrdiff_t>(first),
                                       columns.begin() + static_cast<std::ptrdiff_t>(first + count));
-    const Setup setup{desc, &source, static_cast<int32_t>(count), Residual::kNone};
+    const auto tokens = static_cast<int32_t>(count);
+    const Setup setup{desc, &source, tokens, tokens / 2, Residual::kNone};
     Case<LinearOp> made =
         place(setup, context, [&](int64_t t, int64_t k) { return k == chosen[static_cast<size_t>(t)] ? 1.0 : 0.0; });
     made.name = fmt::format("one-hot {}..", chosen.front());
@@ -175,7 +184,8 @@ void add_identity(const LinearDesc& desc, const WeightSource& source, const Case
 // of the outputs are independent: 6 sqrt(sum (ulp / 2)^2); what is accumulated adds up.
 void add_projection(const LinearDesc& desc, const WeightSource& source, const CaseContext& context,
                     std::vector<Case<LinearOp>>& cases) {
-  const Setup setup{desc, &source, std::min(5, context.bucket.tokens), Residual::kNone};
+  const int32_t tokens = std::min(5, context.bucket.tokens);
+  const Setup setup{desc, &source, tokens, tokens / 2, Residual::kNone};
   CaseRandom random(context.seed + 5);
   Case<LinearOp> made = place(setup, context, [&](int64_t, int64_t) { return random.normal(); });
   made.name = fmt::format("projection T={}", setup.tokens);
@@ -232,6 +242,59 @@ void add_projection(const LinearDesc& desc, const WeightSource& source, const Ca
   cases.push_back(std::move(made));
 }
 
+// Tokens with three inputs that are not zero: x_a w_a + x_c w_c = 0 exactly for one output n, with x_a = w_c and
+// x_c = -w_a; and x_b w_b, smaller than those by 2^-8, 2^-12 or 2^-16, is what is left. a, b and c are 1 to 64 apart,
+// so that with one distance or another the three meet in one partial sum, whatever the row's order.
+void add_accumulator(const LinearDesc& desc, const WeightSource& source, const CaseContext& context,
+                     std::vector<Case<LinearOp>>& cases) {
+  // Weights as inputs must be exact in the activations' dtype.
+  if (desc.format == numeric::WeightFormat::kF16 && desc.activation == DType::kBf16) return;
+  constexpr int64_t kDistances[] = {1, 16, 2, 32, 4, 64, 8};
+  constexpr int kShifts[] = {12, 8, 16};
+  struct Probe {
+    int64_t a, b, c, n;
+    double x_a, x_b, x_c, expected, accumulated;
+  };
+  const auto most = std::min<int64_t>({kRunWork / (desc.n * desc.k), context.bucket.tokens,
+                                       static_cast<int64_t>(std::size(kDistances) * std::size(kShifts))});
+  CaseRandom random(context.seed + 11);
+  CaseRows rows(source.matrices, desc.k);
+  auto probes = std::make_shared<std::vector<Probe>>();
+  for (int64_t i = 0; i < most; ++i) {
+    const int64_t distance = kDistances[static_cast<size_t>(i) % std::size(kDistances)];
+    const int shift = kShifts[static_cast<size_t>(i) / std::size(kDistances)];
+    if (2 * distance >= desc.k) continue;
+    const int64_t a = random.below(desc.k - 2 * distance), b = a + distance, c = b + distance, n = random.below(desc.n);
+    const auto w = rows.row(n);
+    const double w_a = w[static_cast<size_t>(a)], w_b = w[static_cast<size_t>(b)], w_c = w[static_cast<size_t>(c)];
+    if (w_a == 0 || w_b == 0 || w_c == 0) continue;
+    const double large = std::abs(w_a * w_c);
+    const double x_b = std::ldexp(1.0, std::ilogb(large / std::abs(w_b)) - shift);
+    const double sum = rows.scale() * x_b * w_b;
+    const double magnitudes = std::abs(rows.scale()) * (2 * large + std::abs(x_b * w_b));
+    double accumulated = sum_error(3, magnitudes) + kUnit * std::abs(sum);
+    if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
+    probes->push_back({a, b, c, n, w_c, x_b, -w_a, sum, accumulated});
+  }
+  if (probes->empty()) return;
+  const auto tokens = static_cast<int32_t>(probes->size());
+  const Setup setup{desc, &source, tokens, decode_tokens(tokens, 2, context.bucket), Residual::kNone};
+  Case<LinearOp> made = place(setup, context, [&](int64_t t, int64_t k) {
+    const Probe& probe = (*probes)[static_cast<size_t>(t)];
+    return k == probe.a ? probe.x_a : k == probe.b ? probe.x_b : k == probe.c ? probe.x_c : 0.0;
+  });
+  made.name = fmt::format("accumulator T={}", tokens);
+  made.judge = [bench = made.bench.get(), probes, desc](Comparison& comparison) {
+    for (size_t t = 0; t < probes->size(); ++t) {
+      const Probe& probe = (*probes)[t];
+      comparison.within(Evidence::kAccumulator, "y", static_cast<int64_t>(t), probe.n,
+                        bench->at(kArrays.y, static_cast<int64_t>(t), probe.n), probe.expected,
+                        probe.accumulated + ulp(desc.output, std::abs(probe.expected) + probe.accumulated));
+    }
+  };
+  cases.push_back(std::move(made));
+}
+
 }  // namespace
 
 std::vector<Case<LinearOp>> make_cases(const LinearDesc& desc, const LinearOp::Weights& weights,
@@ -241,9 +304,14 @@ std::vector<Case<LinearOp>> make_cases(const LinearDesc& desc, const LinearOp::W
   const auto most = static_cast<int32_t>(std::clamp<int64_t>(kRunWork / (desc.n * desc.k), 3, 100'000));
   for (int32_t tokens : token_counts(context, context.bucket.tokens, most)) {
     const auto kind = static_cast<Residual>(cases.size() % 3);
-    add_sampled({desc, &source, tokens, context.effort == Effort::kWeights ? Residual::kNone : kind}, context, cases);
+    add_sampled({desc, &source, tokens, decode_tokens(tokens, cases.size(), context.bucket),
+                 context.effort == Effort::kWeights ? Residual::kNone : kind},
+                context, cases);
   }
-  if (context.effort != Effort::kLight) add_projection(desc, source, context, cases);
+  if (context.effort != Effort::kLight) {
+    add_projection(desc, source, context, cases);
+    add_accumulator(desc, source, context, cases);
+  }
   add_identity(desc, source, context, cases);
   return cases;
 }

@@ -119,12 +119,15 @@ std::vector<Case<RouterOp>> make_cases(const RouterDesc& desc, const RouterOp::W
     made.bench = std::make_unique<Bench>(context.device);
     Bench& bench = *made.bench;
     Arrays arrays{-1, -1, -1, -1, -1, -1};
-    arrays.x = bench.add("x", desc.activation, tokens, desc.hidden, Role::kInput, 64,
-                         [&](int64_t t, int64_t k) { return (t % 8 == 4 ? 0x1p-12 : 1) * mixed_input(random, t, k); });
+    arrays.x = bench.add("x", desc.activation, tokens, desc.hidden, Role::kInput, 64, [&](int64_t t, int64_t k) {
+      const auto* embedding = embedding_input(context, t, desc.hidden);
+      return embedding == nullptr ? (t % 8 == 4 ? 0x1p-12 : 1) * mixed_input(random, t, k)
+                                  : (*embedding)[static_cast<size_t>(k)];
+    });
     arrays.ids = bench.add("ids", DType::kI32, tokens, desc.top_k, Role::kOutput, 0);
     arrays.weights = bench.add("weights", DType::kF32, tokens, desc.top_k, Role::kOutput, 0);
     arrays.logits = bench.add("logits", DType::kF32, tokens, desc.experts, Role::kOutput, 0);
-    made.args.tokens.total = tokens;
+    made.args.tokens = {decode_tokens(tokens, cases.size(), context.bucket), tokens};
     made.args.x = bench.view(arrays.x);
     made.args.ids = bench.view(arrays.ids);
     made.args.weights = bench.view(arrays.weights);
