@@ -18,14 +18,17 @@ import sys
 
 MAX_SHARED_BYTES = 101376  # of a block on sm_120
 # Kernels that ask for dynamic shared memory at launch, in bytes: the larger of their shapes.
-DYNAMIC_SHARED = {"linear_gemm": 83968, "attention_prefill": 98304, "delta_matrices": 57344}
+DYNAMIC_SHARED = {"linear_gemm": 83968, "linear_wide": 98304, "attention_split": 66880, "attention_prefill": 98304, "delta_matrices": 57344}
 # Kernel -> instructions that must be in its code.
 EXPECTED = {
     "linear_gemm": ["HMMA", "LDGSTS"],
     "linear_gemv": ["HMMA", "LDG.E.128"],
+    "linear_wide": ["HMMA", "LDG.E.128", "LDGSTS"],
     "experts_gate_up": ["HMMA", "LDG.E.128"],
+    "experts_gate_up_alone": ["HMMA", "LDG.E.128"],
     "experts_down": ["HMMA", "LDG.E.128"],
-    "attention_split": ["HMMA", "LDG.E.128"],
+    "experts_down_alone": ["HMMA", "LDG.E.128"],
+    "attention_split": ["HMMA", "LDSM", "LDGSTS"],
     "attention_prefill": ["HMMA", "LDSM", "LDGSTS"],
     "delta_matrices": ["HMMA.1688.F32.TF32", "LDS.128"],
     "delta_chunks": ["HMMA.1688.F32.TF32", "LDS.128"],
@@ -67,6 +70,18 @@ def by_architecture(text):
     return zip(parts[1::2], parts[2::2])
 
 
+def machine_code_hash(body):
+    """Of the instructions' bits, so that it does not depend on how a disassembler writes them."""
+    return hashlib.sha256("".join(re.findall(r"/\* (0x[0-9a-f]{16}) \*/", body)).encode()).hexdigest()[:16]
+
+
+def objects_below(build):
+    objects = sorted(pathlib.Path(build).rglob("*.cu.o"))
+    if not objects:
+        sys.exit(f"{pathlib.Path(sys.argv[0]).stem}: no CUDA objects below {build}: configure with -DASSAY_CUDA=ON")
+    return objects
+
+
 def kernels_of(tool, path):
     found = {}
     for sm, section in by_architecture(run(tool, "--dump-resource-usage", path)):
@@ -80,7 +95,7 @@ def kernels_of(tool, path):
             if (sm, mangled.strip()) in found:
                 instructions = re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+);", body)
                 kernel = found[sm, mangled.strip()]
-                kernel["sass"] = hashlib.sha256("\n".join(instructions).encode()).hexdigest()[:16]
+                kernel["sass"] = machine_code_hash(body)
                 wanted = [] if is_reference(path) else EXPECTED.get(base_name(mangled.strip()), [])
                 kernel["missing"] = [want for want in wanted if not any(want in line for line in instructions)]
                 kernel["spills"] = sum(line.lstrip("@!UPT0123456789 ").startswith(("LDL", "STL")) for line in instructions)
@@ -94,9 +109,7 @@ def main():
     parser.add_argument("--json")
     arguments = parser.parse_args()
     tool = find_cuobjdump(arguments.cuobjdump)
-    objects = sorted(pathlib.Path(arguments.build).rglob("*.cu.o"))
-    if not objects:
-        sys.exit(f"check_kernels: no CUDA objects below {arguments.build}: configure with -DASSAY_CUDA=ON")
+    objects = objects_below(arguments.build)
     problems, table = [], []
     print(f"{'file':34} {'kernel':18} {'arch':8} {'regs':>5} {'shared':>7} {'stack':>6} {'local':>6}  sass")
     for path in objects:

@@ -2,10 +2,10 @@
 // and a sum per token in ascending order of expert id. No float atomics: every pair keeps its own partial output.
 //
 // Up to 64 tokens: groups of 8 pairs, and a warp a tile of 16 weight rows, with the next weights under way while it
-// multiplies; for one or two tokens every pair is its own group and a block shares a tile of gate and up. More tokens:
-// groups of 32 pairs, a block a tile of gate and up. All give the same bits.
-// Bytes: the weights of each active expert once a group. Bound: device memory (decode), decoding (prefill).
-// H200, 8 of 256 experts 2048 x 512: 15.1 us for 1 token (23 % of the copy bandwidth), 129 us for 64 (74 %).
+// multiplies; for one or two tokens every pair is its own group, a block shares a tile of gate and up, and the block of
+// a tile of down sums up its token. More tokens: groups of 32 pairs, a block a tile of gate and up. All give the same
+// bits. Bytes: the weights of each active expert once a group. Bound: device memory (decode), decoding (prefill). H200,
+// 8 of 256 experts 2048 x 512: 15.1 us for 1 token (23 % of the copy bandwidth), 129 us for 64 (74 %).
 #include "backend/cuda/launch.h"
 #include "backend/cuda/overlap.cuh"
 #include "backend/cuda/reduce.cuh"
@@ -29,6 +29,7 @@ constexpr int kUpWarps = 4;
 constexpr int kDownWarps = 1;   // a row of down is short
 constexpr int kBlockWarps = 4;  // where a warp has a tile for itself
 constexpr int kDownTiles = 4;   // of such a warp
+constexpr int kJoinedTopK = 16;
 
 // Chunks in flight together a warp: of packed ones all of a short row.
 constexpr int ahead_for(WeightFormat format) { return format == WeightFormat::kNvfp4 ? 4 : 1; }
@@ -214,7 +215,8 @@ __global__ void __launch_bounds__(kUpWarps * 32, kTokenTiles == 1 ? 4 : 1)
 
 // Gate and up by a warp a tile: the same bits.
 template <WeightFormat kFormat>
-__global__ void __launch_bounds__(kBlockWarps * 32, 4) experts_gate_up_alone(State state, Wave wave, Buffers buffers) {
+__global__ void __launch_bounds__(kBlockWarps * 32, kFormat == WeightFormat::kNvfp4 ? 7 : 4)
+    experts_gate_up_alone(State state, Wave wave, Buffers buffers) {
   cuda::begin_overlapped();
   Group group;
   const int64_t tile = int64_t{blockIdx.x} * kBlockWarps + threadIdx.x / 32;
@@ -224,9 +226,9 @@ __global__ void __launch_bounds__(kBlockWarps * 32, 4) experts_gate_up_alone(Sta
   inputs_of(rows, wave, buffers.groups, group);
   const Expert<kFormat> expert(state, group.expert);
   float sum[4];
-  tile::accumulate_alone<kFormat, kUpWarps, kFormat == WeightFormat::kNvfp4 ? 2 : 1>(
-      sum, expert.gate_up + tile * tile_bytes(kFormat, desc.hidden), static_cast<int>(tile_chunks(desc.hidden)),
-      tile::Inputs<1>(rows, static_cast<int>(desc.hidden)));
+  tile::accumulate_alone<kFormat, kUpWarps, 1>(sum, expert.gate_up + tile * tile_bytes(kFormat, desc.hidden),
+                                               static_cast<int>(tile_chunks(desc.hidden)),
+                                               tile::Inputs<1>(rows, static_cast<int>(desc.hidden)));
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -313,48 +315,87 @@ __global__ void __launch_bounds__(kDownWarps * 32, 1) experts_down(State state, 
   }
 }
 
-__global__ void __launch_bounds__(256) experts_combine(ExpertsDesc desc, Wave wave, const float* partial) {
-  cuda::begin_overlapped();
-  __shared__ int slots[kMaxTopK];
-  const int token = blockIdx.y;
-  if (token * wave.top_k >= wave.live_pairs()) return;
-  const int64_t t = wave.base + token;
-  if (threadIdx.x < wave.top_k) {
-    const int mine = wave.expert(token * wave.top_k + threadIdx.x);
-    int rank = 0;
-    for (int i = 0; i < wave.top_k; ++i) {
-      const int other = wave.expert(token * wave.top_k + i);
-      rank += other < mine || (other == mine && i < static_cast<int>(threadIdx.x));
-    }
-    slots[rank] = threadIdx.x;
+// The token's choices in ascending order of expert id: `slots` [top_k], by the first top_k threads of a block.
+__device__ __forceinline__ void order_choices(const Wave& wave, int token, int* slots) {
+  if (static_cast<int>(threadIdx.x) >= wave.top_k) return;
+  const int mine = wave.expert(token * wave.top_k + threadIdx.x);
+  int rank = 0;
+#pragma unroll 8
+  for (int i = 0; i < wave.top_k; ++i) {
+    const int other = wave.expert(token * wave.top_k + i);
+    rank += other < mine || (other == mine && i < static_cast<int>(threadIdx.x));
   }
-  __syncthreads();
+  slots[rank] = threadIdx.x;
+}
+
+// sum_i weights_i * value(i) over the choices in order; then the shared expert, the residual and the rounding.
+template <class Value>
+__device__ __forceinline__ void finish(const Wave& wave, int token, int64_t column, const int* slots,
+                                       const Value& value) {
   const ExpertsOp::Args& args = wave.args;
-  const int64_t column = int64_t{blockIdx.x} * 256 + threadIdx.x;
-  if (column >= desc.hidden) return;
+  const int64_t t = wave.base + token;
   const auto* weights = static_cast<const float*>(args.weights.data) + t * args.weights.stride;
-  const float* pairs = partial + int64_t{token} * wave.top_k * desc.hidden + column;
   constexpr int kTogether = 8;  // loads under way at once
   float sum = 0.0f;
   for (int first = 0; first < wave.top_k; first += kTogether) {
     float values[kTogether];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      values[i] = first + i < wave.top_k ? pairs[slots[first + i] * desc.hidden] : 0.0f;
-    }
+    for (int i = 0; i < kTogether; ++i) values[i] = first + i < wave.top_k ? value(slots[first + i]) : 0.0f;
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       if (first + i < wave.top_k) sum += weights[slots[first + i]] * values[i];
     }
   }
-  const auto value = [&](const ConstView& view) {
+  const auto element = [&](const ConstView& view) {
     return cuda::to_float(static_cast<const Bf16Bits*>(view.data)[t * view.stride + column]);
   };
   if (args.shared.data != nullptr) {
-    sum += static_cast<const float*>(args.shared_scale.data)[t * args.shared_scale.stride] * value(args.shared);
+    sum += static_cast<const float*>(args.shared_scale.data)[t * args.shared_scale.stride] * element(args.shared);
   }
-  if (args.residual.data != nullptr) sum = value(args.residual) + cuda::round_bf16(sum);
+  if (args.residual.data != nullptr) sum = element(args.residual) + cuda::round_bf16(sum);
   static_cast<Bf16Bits*>(args.y.data)[t * args.y.stride + column] = cuda::to_bf16(sum);
+}
+
+// Down for one or two tokens and the sum at once: a block a token and tile, a warp a choice.
+template <WeightFormat kFormat>
+__global__ void __launch_bounds__(kJoinedTopK * 32, 1) experts_down_joined(State state, Wave wave, Buffers buffers) {
+  cuda::begin_overlapped();
+  __shared__ int slots[kJoinedTopK];
+  __shared__ float values[kJoinedTopK][kTileRows];
+  const int token = blockIdx.y, slot = threadIdx.x / 32, lane = threadIdx.x % 32, pair = token * wave.top_k + slot;
+  if (pair >= wave.live_pairs()) return;
+  const ExpertsDesc& desc = state.desc;
+  const Expert<kFormat> expert(state, wave.expert(pair));
+  const std::byte* weights = expert.down + blockIdx.x * tile_bytes(kFormat, desc.intermediate);
+  const int chunks = static_cast<int>(tile_chunks(desc.intermediate));
+  tile::ChunkGroup<kFormat, ahead_for(kFormat)> group;
+  group.load(weights, chunks, 0, 1);
+  order_choices(wave, token, slots);
+  const Bf16Bits* rows[1] = {buffers.hidden + pair * desc.intermediate};
+  float acc[1][4] = {};
+  tile::accumulate(acc, group, weights, chunks, 0, 1, tile::Inputs<1>(rows, static_cast<int>(desc.intermediate)));
+  if (lane % 4 == 0) {  // column 0: all columns are this pair
+    values[slot][lane / 4] = acc[0][0] * expert.factors[2];
+    values[slot][lane / 4 + 8] = acc[0][2] * expert.factors[2];
+  }
+  __syncthreads();
+  const int row = threadIdx.x;
+  if (row < kTileRows) {
+    finish(wave, token, int64_t{blockIdx.x} * kTileRows + row, slots, [&](int i) { return values[i][row]; });
+  }
+}
+
+__global__ void __launch_bounds__(256) experts_combine(ExpertsDesc desc, Wave wave, const float* partial) {
+  cuda::begin_overlapped();
+  __shared__ int slots[kMaxTopK];
+  const int token = blockIdx.y;
+  if (token * wave.top_k >= wave.live_pairs()) return;
+  order_choices(wave, token, slots);
+  __syncthreads();
+  const int64_t column = int64_t{blockIdx.x} * 256 + threadIdx.x;
+  if (column >= desc.hidden) return;
+  const float* pairs = partial + int64_t{token} * wave.top_k * desc.hidden + column;
+  finish(wave, token, column, slots, [&](int i) { return pairs[i * desc.hidden]; });
 }
 
 __global__ void experts_widen(const Bf16Bits* from, float* to, int64_t count) {
@@ -383,28 +424,42 @@ void show_hidden(const ExpertsDesc& desc, int64_t pairs, const Buffers& buffers,
   tap(launch, "experts.hidden", hidden);
 }
 
+void combine(const State& state, const Wave& wave, const Buffers& buffers, const Launch& launch) {
+  cuda::launch("experts cuda_grouped combine", cuda::Start::kOverlap, experts_combine,
+               dim3(cuda::blocks_for(state.desc.hidden, 256), wave.tokens), 256, 0, launch.stream, state.desc, wave,
+               static_cast<const float*>(buffers.partial));
+}
+
+// One or two tokens: every pair is its own group.
+template <WeightFormat kFormat>
+void run_pairs(const State& state, const Wave& wave, const Buffers& buffers, const Launch& launch) {
+  const ExpertsDesc& desc = state.desc;
+  const auto pairs = static_cast<unsigned>(wave.tokens * desc.top_k);
+  const auto up_tiles = static_cast<unsigned>(desc.intermediate / 8);
+  const auto down_tiles = static_cast<unsigned>(desc.hidden / kTileRows);
+  cuda::launch("experts cuda_grouped gate_up", cuda::Start::kOverlap, experts_gate_up<kFormat, 1>,
+               dim3(up_tiles, pairs), kUpWarps * 32, 0, launch.stream, state, wave, buffers);
+  show_hidden(desc, pairs, buffers, launch);
+  cuda::launch("experts cuda_grouped down", cuda::Start::kOverlap, experts_down_joined<kFormat>,
+               dim3(down_tiles, wave.tokens), desc.top_k * 32, 0, launch.stream, state, wave, buffers);
+}
+
 // Up to 64 tokens: groups of 8 pairs.
 template <WeightFormat kFormat>
 void run_few(const State& state, const Wave& wave, const Buffers& buffers, const Launch& launch) {
   const ExpertsDesc& desc = state.desc;
   const int64_t pairs = int64_t{wave.tokens} * desc.top_k;
-  const bool single = buffers.groups.order == nullptr;
-  const auto groups = static_cast<unsigned>(single ? pairs : std::min<int64_t>(pairs, desc.experts + pairs / 8));
-  const int64_t up_tiles = desc.intermediate / 8, down_tiles = desc.hidden / kTileRows;
-  if (single) {
-    cuda::launch("experts cuda_grouped gate_up", cuda::Start::kOverlap, experts_gate_up<kFormat, 1>,
-                 dim3(static_cast<unsigned>(up_tiles), groups), kUpWarps * 32, 0, launch.stream, state, wave, buffers);
-  } else {
-    cuda::launch("experts cuda_grouped group", cuda::Start::kOverlap, experts_group, 1, kGroupThreads, 0, launch.stream,
-                 wave, buffers.groups, 8);
-    cuda::launch("experts cuda_grouped gate_up", cuda::Start::kOverlap, experts_gate_up_alone<kFormat>,
-                 dim3(cuda::blocks_for(up_tiles, kBlockWarps), groups), kBlockWarps * 32, 0, launch.stream, state, wave,
-                 buffers);
-  }
+  const auto groups = static_cast<unsigned>(std::min<int64_t>(pairs, desc.experts + pairs / 8));
+  cuda::launch("experts cuda_grouped group", cuda::Start::kOverlap, experts_group, 1, kGroupThreads, 0, launch.stream,
+               wave, buffers.groups, 8);
+  cuda::launch("experts cuda_grouped gate_up", cuda::Start::kOverlap, experts_gate_up_alone<kFormat>,
+               dim3(cuda::blocks_for(desc.intermediate / 8, kBlockWarps), groups), kBlockWarps * 32, 0, launch.stream,
+               state, wave, buffers);
   show_hidden(desc, pairs, buffers, launch);
   cuda::launch("experts cuda_grouped down", cuda::Start::kOverlap, experts_down_alone<kFormat>,
-               dim3(cuda::blocks_for(down_tiles, kBlockWarps * (single ? 1 : kDownTiles)), groups), kBlockWarps * 32, 0,
+               dim3(cuda::blocks_for(desc.hidden / kTileRows, kBlockWarps * kDownTiles), groups), kBlockWarps * 32, 0,
                launch.stream, state, wave, buffers);
+  combine(state, wave, buffers, launch);
 }
 
 // More tokens: groups of 32 pairs.
@@ -423,32 +478,31 @@ void run_many(const State& state, const Wave& wave, const Buffers& buffers, cons
   cuda::launch("experts cuda_grouped down", cuda::Start::kOverlap, experts_down<kFormat, kTokenTiles>,
                dim3(cuda::blocks_for(desc.hidden / kTileRows, kTilesOfBlock), groups), kDownWarps * 32, 0,
                launch.stream, state, wave, buffers);
+  combine(state, wave, buffers, launch);
 }
 
 template <WeightFormat kFormat>
-void run_wave(const State& state, const Wave& wave, const Buffers& buffers, bool few, const Launch& launch) {
-  if (few) {
+void run_wave(const State& state, const Wave& wave, const Buffers& buffers, const Launch& launch) {
+  if (buffers.groups.order == nullptr) {
+    run_pairs<kFormat>(state, wave, buffers, launch);
+  } else if (wave.args.tokens.total <= 64) {
     run_few<kFormat>(state, wave, buffers, launch);
   } else {
     run_many<kFormat>(state, wave, buffers, launch);
   }
-  cuda::launch("experts cuda_grouped combine", cuda::Start::kOverlap, experts_combine,
-               dim3(cuda::blocks_for(state.desc.hidden, 256), wave.tokens), 256, 0, launch.stream, state.desc, wave,
-               static_cast<const float*>(buffers.partial));
 }
 
 void enqueue(const State& state, const ExpertsOp::Args& args, const Launch& launch) {
   CHECK(reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride % 8 == 0, "rows of x must be aligned");
   Workspace workspace(launch.workspace);
   Buffers buffers = place(workspace, state.desc, args.tokens.total);
-  if (args.tokens.total <= 2) buffers.groups.order = nullptr;
+  if (args.tokens.total <= 2 && state.desc.top_k <= kJoinedTopK) buffers.groups.order = nullptr;
   for (int base = 0; base < args.tokens.total; base += kWaveTokens) {
     const Wave wave{args, base, std::min(kWaveTokens, args.tokens.total - base), state.desc.top_k};
-    const bool few = args.tokens.total <= 64;
     if (state.desc.format == WeightFormat::kNvfp4) {
-      run_wave<WeightFormat::kNvfp4>(state, wave, buffers, few, launch);
+      run_wave<WeightFormat::kNvfp4>(state, wave, buffers, launch);
     } else {
-      run_wave<WeightFormat::kBf16>(state, wave, buffers, few, launch);
+      run_wave<WeightFormat::kBf16>(state, wave, buffers, launch);
     }
   }
 }

@@ -23,8 +23,8 @@ OrderId linear_gemv_order(const LinearDesc& desc);
 void enqueue_linear_gemv(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch);
 
 // The same order for matrices of few chains, faster for more tokens: whether it pays, its shared-memory limit, and it.
-bool linear_wide_pays(int chains, int64_t tokens);
-void prepare_linear_wide(const LinearDesc& desc);
+bool linear_wide_pays(const LinearDesc& desc, int chains, int64_t tokens);
+void prepare_linear_wide();
 void enqueue_linear_wide(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch);
 
 OrderId linear_gemm_order(const LinearDesc& desc);

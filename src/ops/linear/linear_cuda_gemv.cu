@@ -1,6 +1,6 @@
 // linear for few tokens: one block of warps a tile of 16 outputs and 8 to 64 tokens; the warps share the inputs. A
 // matrix of many outputs has 4 warps a tile, so that all its tiles are on the chip at once; one of few has more. The
-// first weights are under way before the kernel ahead has ended. More than 16 tokens of a matrix of many outputs:
+// first weights are under way before the kernel ahead has ended. More than 16 tokens of a long bf16 matrix:
 // linear_cuda_wide.cu.
 //
 // Bytes: every weight byte once for each 64 tokens; the tokens' inputs come from L1. Bound: device memory.
@@ -101,7 +101,7 @@ Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights
   ASSAY_TRY(checked_source(weights, id, desc.n, desc.k, desc.format));
   ASSAY_ASSIGN(const PackedWeight* packed, weights.get(id, &kCudaTileLayout));
   prepare_linear_gemm();
-  prepare_linear_wide(desc);
+  prepare_linear_wide();
   const auto* factors = reinterpret_cast<const float*>(packed->data + tile_factor_offset(desc.format, desc.n, desc.k));
   return LinearTiles{desc, packed->data, factors};
 }
@@ -120,7 +120,7 @@ void enqueue_linear_gemv(const LinearTiles& weight, const LinearOp::Args& args, 
                          const Launch& launch) {
   if (!aligned_rows(args.x)) return enqueue_linear_gemm(weight, args, range, launch);
   const bool packed = weight.desc.format == WeightFormat::kNvfp4, many = many_tiles(weight.desc);
-  if (linear_wide_pays(warps_for(weight.desc.format, many), most_tokens(args.tokens, range))) {
+  if (linear_wide_pays(weight.desc, warps_for(weight.desc.format, many), most_tokens(args.tokens, range))) {
     return enqueue_linear_wide(weight, args, range, launch);
   }
   if (packed && many) launch_tiles<WeightFormat::kNvfp4, true>(weight, args, range, launch);

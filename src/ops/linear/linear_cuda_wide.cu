@@ -1,6 +1,6 @@
-// linear for 17 to 64 tokens a block, in the order of linear_cuda_gemv.cu: its chains of chunks, bit for bit. A block
-// of 8 warps takes several tiles of 16 outputs, so that the tokens' inputs, which come from L2 by cp.async in stages of
-// 32 inputs a chain, are read once for all of them; weights go straight to registers.
+// linear of bf16 for 17 to 64 tokens a block, in the order of linear_cuda_gemv.cu: its chains of chunks, bit for bit. A
+// block of 8 warps takes several tiles of 16 outputs, so that the tokens' inputs, which come from L2 by cp.async in
+// stages of 64 inputs a chain, are read once for all of them; weights go straight to registers.
 //
 // Bytes: every weight byte once for each 64 tokens, the inputs once a block. Bound: device memory; L2 for short
 // matrices.
@@ -15,40 +15,31 @@
 namespace assay::ops {
 namespace {
 
-using numeric::WeightFormat;
-
+constexpr auto kFormat = numeric::WeightFormat::kBf16;
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kChains = 4;              // of the matrices it is for
+constexpr int kChains = 4;  // of the matrices it is for
+constexpr int kTiles = 3;   // of 16 outputs a warp
+constexpr int kGroups = kWarps / kChains;
+constexpr int kBlockTiles = kGroups * kTiles;
+constexpr int kAhead = 2;               // sub-chunks of weights in registers
 constexpr int kSubChunks = 4;           // of 32 inputs
 constexpr int kStageSubs = 2;           // sub-chunks of a stage
 constexpr int kUnits = kStageSubs * 4;  // of 16 bytes
 
-template <WeightFormat kFormat, int kTiles, int kTokenTiles>
+template <int kTokenTiles>
 struct Shape {
-  static constexpr int kGroups = kWarps / kChains;  // of kTiles tiles
-  static constexpr int kBlockTiles = kGroups * kTiles;
   static constexpr int kTokens = 8 * kTokenTiles;
   static constexpr int kStages = 3;
   static constexpr int kStageBytes = kChains * kTokens * kUnits * 16;  // [chain][token][unit]
-  static constexpr int kPlane = kTokens * 17;  // floats: a warp's sums of a tile, as in add_warps()
+  static constexpr int kPlane = kTokens * 17;                          // floats: a warp's sums of a tile
   static constexpr int kSharedBytes = std::max(kStages * kStageBytes, kWarps* kPlane * 4);
   static_assert(kSharedBytes <= 101376);
-  static constexpr bool kPacked = kFormat == WeightFormat::kNvfp4;
-  static constexpr int kAhead = kPacked ? kSubChunks : 2;  // sub-chunks of weights in registers
 };
 
 // The operands of a tile's sub-chunks, loaded kAhead ahead.
-template <WeightFormat kFormat, int kAhead>
-class Weights;
-
-template <int kAhead>
-class Weights<WeightFormat::kBf16, kAhead> {
+class Weights {
  public:
-  // Sub-chunk j of the chunk at `chunk`.
-  __device__ __forceinline__ void load(const std::byte* chunk, int j) {
-    raw_[j % kAhead].template load<false, 1>(chunk + j * 1024, threadIdx.x % 32);
-  }
   __device__ __forceinline__ void load_first(const std::byte* chunk) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) load(chunk, j);
@@ -66,26 +57,10 @@ class Weights<WeightFormat::kBf16, kAhead> {
   }
 
  private:
-  tile::RawChunk<WeightFormat::kBf16> raw_[kAhead];  // of each only the first sub-chunk's registers are used
-};
-
-template <int kAhead>
-class Weights<WeightFormat::kNvfp4, kAhead> {
- public:
-  __device__ __forceinline__ void load_first(const std::byte* chunk) {
-    next_.template load<false>(chunk, threadIdx.x % 32);
+  __device__ __forceinline__ void load(const std::byte* chunk, int j) {
+    raw_[j % kAhead].load<false, 1>(chunk + j * 1024, threadIdx.x % 32);
   }
-  __device__ __forceinline__ void next(int j, const std::byte*, const std::byte* after, uint32_t (&low)[4],
-                                       uint32_t (&high)[4]) {
-    if (j == 0) {
-      now_ = next_;
-      if (after != nullptr) next_.template load<false>(after, threadIdx.x % 32);
-    }
-    now_.operands(j, low, high);
-  }
-
- private:
-  tile::RawChunk<WeightFormat::kNvfp4> now_, next_;
+  tile::RawChunk<kFormat> raw_[kAhead];  // of each only the first sub-chunk's registers are used
 };
 
 // Unit u of token r lies at u ^ 4 (r & 1): reads then meet no bank twice.
@@ -108,19 +83,19 @@ __device__ __forceinline__ void load_inputs(std::byte* to, const LinearOp::Args&
   }
 }
 
-template <WeightFormat kFormat, int kTiles, int kTokenTiles>
+template <int kTokenTiles>
 __global__ void __launch_bounds__(kThreads, 1) linear_wide(LinearTiles weight, LinearOp::Args args, TokenRange range) {
-  using S = Shape<kFormat, kTiles, kTokenTiles>;
+  using S = Shape<kTokenTiles>;
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = warp % kChains, g = lane / 4, t = lane % 4;
   const int k = static_cast<int>(weight.desc.k), chunks = static_cast<int>(tile_chunks(k));
   const int tiles = static_cast<int>((weight.desc.n + kTileRows - 1) / kTileRows);
   constexpr int64_t kChunkBytes = tile_chunk_bytes(kFormat);
   const int64_t bytes = tile_bytes(kFormat, k);
-  const int first_tile = static_cast<int>(blockIdx.x) * S::kBlockTiles + warp / kChains * kTiles;
+  const int first_tile = static_cast<int>(blockIdx.x) * kBlockTiles + warp / kChains * kTiles;
   // A tile past the last is read as the last one; its sums are not stored.
   const std::byte* tile[kTiles];
-  Weights<kFormat, S::kAhead> weights[kTiles];
+  Weights weights[kTiles];
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
     tile[m] = weight.tiles + min(first_tile + m, tiles - 1) * bytes;
@@ -186,9 +161,9 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide(LinearTiles weight, L
       mine[(token + 1) * 17 + g + 8] = acc[m][n][3];
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < S::kGroups * S::kTokens * 16; i += kThreads) {
-      const int row = i % 16, group = i / 16 % S::kGroups, column = i / 16 / S::kGroups;
-      const int64_t of = int64_t{blockIdx.x} * S::kBlockTiles + group * kTiles + m, n = of * kTileRows + row;
+    for (int i = threadIdx.x; i < kGroups * S::kTokens * 16; i += kThreads) {
+      const int row = i % 16, group = i / 16 % kGroups, column = i / 16 / kGroups;
+      const int64_t of = int64_t{blockIdx.x} * kBlockTiles + group * kTiles + m, n = of * kTileRows + row;
       if (first + column >= span.end || n >= weight.desc.n) continue;
       const float* chains = sums + group * kChains * S::kPlane + column * 17 + row;
       float sum = chains[0];
@@ -199,41 +174,31 @@ __global__ void __launch_bounds__(kThreads, 1) linear_wide(LinearTiles weight, L
   }
 }
 
-// Calls each(kernel, Shape) with the instance for a matrix.
-template <int kTokenTiles, class Each>
-void with_kernel(const LinearDesc& desc, const Each& each) {
-  if (desc.format == WeightFormat::kBf16) {
-    each(linear_wide<WeightFormat::kBf16, 3, kTokenTiles>, Shape<WeightFormat::kBf16, 3, kTokenTiles>{});
-  } else {
-    each(linear_wide<WeightFormat::kNvfp4, 2, kTokenTiles>, Shape<WeightFormat::kNvfp4, 2, kTokenTiles>{});
-  }
-}
-
 template <int kTokenTiles>
 void launch_wide(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range, const Launch& launch) {
-  with_kernel<kTokenTiles>(weight.desc, [&]<class S>(auto kernel, S) {
-    const dim3 grid(cuda::blocks_for(weight.desc.n, kTileRows * S::kBlockTiles),
-                    cuda::blocks_for(most_tokens(args.tokens, range), S::kTokens));
-    cuda::launch("linear cuda_gemv wide", cuda::Start::kOverlap, kernel, grid, kThreads, S::kSharedBytes, launch.stream,
-                 weight, args, range);
-  });
+  using S = Shape<kTokenTiles>;
+  const dim3 grid(cuda::blocks_for(weight.desc.n, kTileRows * kBlockTiles),
+                  cuda::blocks_for(most_tokens(args.tokens, range), S::kTokens));
+  cuda::launch("linear cuda_gemv wide", cuda::Start::kOverlap, linear_wide<kTokenTiles>, grid, kThreads,
+               S::kSharedBytes, launch.stream, weight, args, range);
 }
 
 template <int kTokenTiles>
-void prepare(const LinearDesc& desc) {
-  with_kernel<kTokenTiles>(desc, [&]<class S>(auto kernel, S) {
-    cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-                "shared memory of linear cuda_gemv");
-  });
+void prepare() {
+  cuda::check(cudaFuncSetAttribute(linear_wide<kTokenTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   Shape<kTokenTiles>::kSharedBytes),
+              "shared memory of linear cuda_gemv");
 }
 
 }  // namespace
 
-bool linear_wide_pays(int chains, int64_t tokens) { return chains == kChains && tokens > 16; }
+bool linear_wide_pays(const LinearDesc& desc, int chains, int64_t tokens) {
+  return desc.format == kFormat && chains == kChains && tokens > 16;
+}
 
-void prepare_linear_wide(const LinearDesc& desc) {
-  prepare<4>(desc);
-  prepare<8>(desc);
+void prepare_linear_wide() {
+  prepare<4>();
+  prepare<8>();
 }
 
 void enqueue_linear_wide(const LinearTiles& weight, const LinearOp::Args& args, TokenRange range,
