@@ -22,22 +22,20 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1
 
 __device__ __forceinline__ void mma_tf32(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                          uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// value = high + low up to 2^-22 of it, both tf32.
+// value = high + low up to 2^-21 of it, as the tensor cores read them: they ignore the 13 bits that tf32 lacks.
+// |low| < 2^-10 |value|. (cvt.rna.tf32 is nearer, and slower than the two instructions here.)
 struct Tf32Pair {
   uint32_t high, low;
 };
 __device__ __forceinline__ Tf32Pair split_tf32(float value) {
-  Tf32Pair pair;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(pair.high) : "f"(value));
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(pair.low) : "f"(value - __uint_as_float(pair.high)));
-  return pair;
+  const uint32_t high = __float_as_uint(value) & 0xFFFFE000u;
+  return {high, __float_as_uint(value - __uint_as_float(high))};
 }
 
 // Four 8x8 matrices of bf16; lanes 8i .. 8i + 7 hold the shared-memory addresses of the rows of matrix i. Register i:

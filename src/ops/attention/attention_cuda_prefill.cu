@@ -3,9 +3,9 @@
 // A block of 8 warps takes 64 query rows (up to 64 / group tokens times the query heads of one key head): a warp 16
 // rows and one half of every tile, keys 0 .. 31 or 32 .. 63, with an online softmax of its own; the halves are joined
 // at the end. Scores and values on the tensor cores, the weights rounded to bf16 before both their sum and the values'
-// (the rounding that attention_cases.cc declares). Values travel (cp.async) while scores are made, the next keys
-// meanwhile. 98,304 bytes of shared memory: queries, keys, values. Bytes: K and V once a block, from L2. Bound:
-// ldmatrix.
+// (the rounding that attention_cases.cc declares). Values travel (cp.async) while scores are made, the next keys while
+// values are added. Bytes: K and V once a block, from L2. Bound: shared memory, 80 ldmatrix for 128 mma.
+// H200, 16/2 heads, 512 tokens: 43 us alone, 359 us after 7,680 (185 TFLOP/s).
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/mma.cuh"

@@ -20,7 +20,7 @@
 //   C the contractions of the tokens between
 // The output adds p(D, L_i0 sum|S q_i|) + (9 + |G_i|) u L_i0 |S^T q_i| and |q_i| (p(D, 1) + p(n, 1) + (9 + |G_i|) u)
 // sum_{j<=i} L_ij |k_j| |d_j|; the state after the chunk (p(n, 1) + (9 + |G_n|) u) (L_n0 |S| + sum_j L_nj |k_j| |d_j|).
-//   p(K, x), K products in three tf32 passes: sum_error(K, x), 12 u x for what the factors leave out, and 2 u x for
+//   p(K, x), K products in three tf32 passes: sum_error(K, x), 32 u x for what the factors leave out, and 2 u x for
 //   each of 3 K / 8 instructions, of which sum_error has K / 8 u
 #include <algorithm>
 #include <optional>
@@ -47,7 +47,7 @@ double norm(std::span<const double> x) {
 constexpr int64_t kChunk = 64;
 
 double passes_error(int64_t terms, double magnitudes) {
-  return sum_error(terms, magnitudes) + (12 + 0.625 * static_cast<double>(terms)) * kUnit * magnitudes;
+  return sum_error(terms, magnitudes) + (32 + 0.625 * static_cast<double>(terms)) * kUnit * magnitudes;
 }
 
 // One token of one column.

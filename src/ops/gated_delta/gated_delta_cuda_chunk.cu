@@ -6,10 +6,12 @@
 //
 // delta_matrices makes T and P of all chunks and value heads, 4 warps each. delta_chunks walks the chunks of a sequence
 // with S in registers: 8 warps a value head and 32 columns. Products on the tensor cores in three tf32 passes, which
-// keep fp32's precision; G in fp64, so that differences of large sums are right.
+// leave out 2^-19 of a product; G in fp64, so that differences of large sums are right.
 // Bytes: q, k, T and P once for each 32 columns, from L2. Bound: latency of a chunk's four dependent products.
+// H200, 16/32 heads, 512 tokens of one sequence: 87 us.
 #include <climits>
 
+#include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/reduce.cuh"
@@ -26,10 +28,7 @@ constexpr int kChunk = 64;
 constexpr int kColumns = 32;  // of a block of delta_chunks
 constexpr int kThreads = 256;
 constexpr int kMatricesThreads = 128;
-// Floats between rows in shared memory: 16 more than a multiple of 32, so that the 16-byte reads of two rows that a
-// quarter warp makes meet no bank twice.
-constexpr int kKeyPitch = kKeyDim + 16;
-constexpr int kChunkPitch = kChunk + 16;
+constexpr int kInversePitch = kChunk + 4;  // floats between the rows of A in shared memory
 
 struct Matrices {            // by head, token and index in the token's chunk
   float* inverse = nullptr;  // T [value_heads][tokens][kChunk]
@@ -56,28 +55,61 @@ __device__ __forceinline__ Operand split(const float4& x) {
   return operand;
 }
 
-// acc += A B over 16 inner indices, first 4t and 4t + 1 of all t, then 4t + 2 and 4t + 3. a: rows g and g + 8 of A, b:
-// column g of B, at inner indices 4t .. 4t + 3. Products of two low parts, 2^-22 of the whole, are left out.
-__device__ __forceinline__ void multiply(float (&acc)[4], const Operand (&a)[2], const Operand& b) {
+// acc[n] += A B[n] over 16 inner indices, first 4t and 4t + 1 of all t, then 4t + 2 and 4t + 3. a: rows g and g + 8 of
+// A, b[n]: column g of B[n], at inner indices 4t .. 4t + 3. Products of two low parts, 2^-20 of the whole, are left
+// out. Neighbouring instructions belong to different sums.
+template <int kTiles>
+__device__ __forceinline__ void multiply(float (&acc)[kTiles][4], const Operand (&a)[2], const Operand (&b)[kTiles]) {
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
-    cuda::mma_tf32(acc, a[0].low[i], a[1].low[i], a[0].low[i + 1], a[1].low[i + 1], b.high[i], b.high[i + 1]);
-    cuda::mma_tf32(acc, a[0].high[i], a[1].high[i], a[0].high[i + 1], a[1].high[i + 1], b.low[i], b.low[i + 1]);
-    cuda::mma_tf32(acc, a[0].high[i], a[1].high[i], a[0].high[i + 1], a[1].high[i + 1], b.high[i], b.high[i + 1]);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      cuda::mma_tf32(acc[n], a[0].low[i], a[1].low[i], a[0].low[i + 1], a[1].low[i + 1], b[n].high[i],
+                     b[n].high[i + 1]);
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      cuda::mma_tf32(acc[n], a[0].high[i], a[1].high[i], a[0].high[i + 1], a[1].high[i + 1], b[n].low[i],
+                     b[n].low[i + 1]);
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      cuda::mma_tf32(acc[n], a[0].high[i], a[1].high[i], a[0].high[i + 1], a[1].high[i + 1], b[n].high[i],
+                     b[n].high[i + 1]);
+    }
   }
 }
 
-template <bool kAligned>
-__device__ __forceinline__ float4 load4(const float* from, bool valid) {
-  if (!valid) return {};
-  if constexpr (kAligned) return *reinterpret_cast<const float4*>(from);
-  return {from[0], from[1], from[2], from[3]};
-}
-__device__ __forceinline__ float4 shared4(const float* from) { return *reinterpret_cast<const float4*>(from); }
+// A matrix of kWidth columns in shared memory, in units of four floats: unit u of row r lies at u ^ mask(r), so that
+// the 16-byte reads of two rows that a quarter warp makes meet no bank twice.
+template <int kWidth>
+struct Tile {
+  float* data;
+  __device__ __forceinline__ float* at(int row, int column) const {
+    const int mask = row % 2 * 4 + row / 2 % 4;
+    return data + row * kWidth + ((column / 4) ^ mask) * 4 + column % 4;
+  }
+  __device__ __forceinline__ Operand operand(int row, int column) const {
+    return split(*reinterpret_cast<const float4*>(at(row, column)));
+  }
+};
+using KeyTile = Tile<kKeyDim>;
+using ChunkTile = Tile<kChunk>;
 
-// Row `token` of q or k for a key head.
-__device__ __forceinline__ const float* head_row(const ConstView& view, int64_t token, int64_t key_head) {
-  return static_cast<const float*>(view.data) + token * view.stride + key_head * kKeyDim;
+// The rows of q or k of a chunk for a key head; rows past its end become zeros.
+__device__ __forceinline__ void load_rows(const KeyTile& to, const ConstView& view, int first, int count,
+                                          int64_t key_head, bool aligned) {
+  const auto* head = static_cast<const float*>(view.data) + first * view.stride + key_head * kKeyDim;
+  for (int i = threadIdx.x; i < kChunk * kKeyDim / 4; i += blockDim.x) {
+    const int row = i / (kKeyDim / 4), column = i % (kKeyDim / 4) * 4;
+    const float* from = head + (row < count ? row * view.stride + column : 0);
+    float* unit = to.at(row, column);
+    if (aligned) {
+      cuda::copy_async16(cuda::shared_address(unit), from, row < count);
+    } else {
+      *reinterpret_cast<float4*>(unit) = row < count ? float4{from[0], from[1], from[2], from[3]} : float4{};
+    }
+  }
 }
 
 // totals[i] = g_0 + ... + g_i; past the chunk's end the last. By one warp.
@@ -99,7 +131,7 @@ __device__ __forceinline__ void add_gates(double* totals, const ConstView& g, co
   totals[2 * lane + 1] = before + even + odd;
 }
 
-// Column `column` of (I + a)^-1 by substitution; a is strictly lower triangular, its rows kChunkPitch apart.
+// Column `column` of (I + a)^-1 by substitution; a is strictly lower triangular, its rows kInversePitch apart.
 __device__ __forceinline__ void invert_column(const float* a, int column, float* inverse, int rows) {
   float x[kChunk];
 #pragma unroll
@@ -107,7 +139,7 @@ __device__ __forceinline__ void invert_column(const float* a, int column, float*
     float sums[4] = {};
 #pragma unroll
     for (int j = 0; j < i; j += 4) {
-      const float4 part = shared4(a + i * kChunkPitch + j);
+      const float4 part = *reinterpret_cast<const float4*>(a + i * kInversePitch + j);
       const float values[4] = {part.x, part.y, part.z, part.w};
 #pragma unroll
       for (int l = 0; l < 4; ++l) {
@@ -120,40 +152,39 @@ __device__ __forceinline__ void invert_column(const float* a, int column, float*
 }
 
 // A warp makes 16 rows of A and P, up to the diagonal's tile; then a thread a column of T.
-template <bool kAligned>
-__global__ void __launch_bounds__(kMatricesThreads, 3)
-    delta_matrices(GatedDeltaDesc desc, GatedDeltaOp::Args args, Matrices matrices) {
+__global__ void __launch_bounds__(kMatricesThreads, 2)
+    delta_matrices(GatedDeltaDesc desc, GatedDeltaOp::Args args, Matrices matrices, bool aligned) {
   extern __shared__ __align__(16) float shared[];
-  float *keys = shared, *a = shared + kChunk * kKeyPitch;
+  const KeyTile keys{shared}, queries{shared + kChunk * kKeyDim};
+  float* a = shared + 2 * kChunk * kKeyDim;
   __shared__ double totals[kChunk];
   const int lane = threadIdx.x % 32, m = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int64_t head = blockIdx.y, key_head = head / (desc.value_heads / desc.key_heads);
   for (int index = blockIdx.x;; index += gridDim.x) {
     const PrefillPiece chunk = find_prefill_piece(args.batch, kChunk, index);
     if (chunk.count == 0) return;
-    for (int row = m; row < kChunk; row += kMatricesThreads / 32) {
-      const float* from = head_row(args.k, chunk.first + row, key_head) + 4 * lane;
-      *reinterpret_cast<float4*>(keys + row * kKeyPitch + 4 * lane) = load4<kAligned>(from, row < chunk.count);
-    }
+    load_rows(keys, args.k, chunk.first, chunk.count, key_head, aligned);
+    load_rows(queries, args.q, chunk.first, chunk.count, key_head, aligned);
+    cuda::commit_copies();
     if (m == 0) add_gates(totals, args.g, chunk, head);
+    cuda::wait_copies<0>();
     __syncthreads();
     const int rows[2] = {16 * m + g, 16 * m + g + 8};
-    float key_products[kChunk / 8][4] = {}, query_products[kChunk / 8][4] = {};
+    constexpr int kGroup = 4;  // tiles of 8 columns whose sums take turns
+    float key_products[kChunk / 8 / kGroup][kGroup][4] = {}, query_products[kChunk / 8 / kGroup][kGroup][4] = {};
 #pragma unroll 1
     for (int step = 0; step < kKeyDim / 16; ++step) {
-      Operand key[2], query[2];
+      const int column = 16 * step + 4 * t;
+      const Operand key[2] = {keys.operand(rows[0], column), keys.operand(rows[1], column)};
+      const Operand query[2] = {queries.operand(rows[0], column), queries.operand(rows[1], column)};
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float* q = head_row(args.q, chunk.first + rows[h], key_head);
-        key[h] = split(shared4(keys + rows[h] * kKeyPitch + 16 * step + 4 * t));
-        query[h] = split(load4<kAligned>(q + 16 * step + 4 * t, rows[h] < chunk.count));
-      }
-#pragma unroll
-      for (int n = 0; n < kChunk / 8; ++n) {
+      for (int n = 0; n < kChunk / 8; n += kGroup) {
         if (n > 2 * m + 1) break;
-        const Operand column = split(shared4(keys + (8 * n + g) * kKeyPitch + 16 * step + 4 * t));
-        multiply(key_products[n], key, column);
-        multiply(query_products[n], query, column);
+        Operand right[kGroup];
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) right[i] = keys.operand(8 * (n + i) + g, column);
+        multiply(key_products[n / kGroup], key, right);
+        multiply(query_products[n / kGroup], query, right);
       }
     }
     float* scores = matrices.scores + matrices.row(head, chunk.first) * kChunk;
@@ -168,8 +199,10 @@ __global__ void __launch_bounds__(kMatricesThreads, 3)
         if (n > 2 * m + 1) break;
         const int column = 8 * n + 2 * t + i % 2;
         const float decay = column <= row ? expf(static_cast<float>(totals[row] - totals[column])) : 0.0f;
-        a[row * kChunkPitch + column] = column < row && live ? beta * (key_products[n][i] * decay) : 0.0f;
-        if (live) scores[row * kChunk + column] = column <= row ? query_products[n][i] * decay : 0.0f;
+        a[row * kInversePitch + column] =
+            column < row && live ? beta * (key_products[n / kGroup][n % kGroup][i] * decay) : 0.0f;
+        if (live)
+          scores[row * kChunk + column] = column <= row ? query_products[n / kGroup][n % kGroup][i] * decay : 0.0f;
       }
     }
     __syncthreads();
@@ -191,23 +224,25 @@ __device__ __forceinline__ void load_triangle(float4 (&rows)[kChunk / 16][2], co
 #pragma unroll
   for (int step = 0; step < kChunk / 16; ++step) {
     if (step > m) break;
-    rows[step][0] = load4<true>(matrix + row * kChunk + 16 * step + 4 * t, row < count);
-    rows[step][1] = load4<true>(matrix + (row + 8) * kChunk + 16 * step + 4 * t, row + 8 < count);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float* from = matrix + (row + 8 * h) * kChunk + 16 * step + 4 * t;
+      rows[step][h] = row + 8 * h < count ? *reinterpret_cast<const float4*>(from) : float4{};
+    }
   }
 }
 
-// acc[n] += rows x columns 8n .. 8n + 7 of `right`, [column][kChunkPitch].
+// acc[n] += rows x columns first + 8n .. + 7 of `right`, which has a row for each column.
 __device__ __forceinline__ void multiply_triangle(float (&acc)[2][4], const float4 (&rows)[kChunk / 16][2],
-                                                  const float* right, int m) {
+                                                  const ChunkTile& right, int first, int m) {
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
   for (int step = 0; step < kChunk / 16; ++step) {
     if (step > m) break;
     const Operand left[2] = {split(rows[step][0]), split(rows[step][1])};
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      multiply(acc[n], left, split(shared4(right + (8 * n + g) * kChunkPitch + 16 * step + 4 * t)));
-    }
+    const Operand columns[2] = {right.operand(first + g, 16 * step + 4 * t),
+                                right.operand(first + 8 + g, 16 * step + 4 * t)};
+    multiply(acc, left, columns);
   }
 }
 
@@ -218,24 +253,43 @@ struct Place {
   __device__ __forceinline__ int column(int n, int i) const { return 16 * half + 8 * n + 2 * t + i % 2; }
 };
 
-// S: key dims 16 warp + g and + 8, columns 8 n + 2 t; to shared memory as [column][kKeyPitch].
-__device__ __forceinline__ void publish_state(float* states, const float (&state)[kColumns / 8][4]) {
+// The factors of a thread's two rows, and of the state.
+struct Gates {
+  float opening[2], closing[2], beta[2], decay;
+};
+__device__ __forceinline__ Gates load_gates(const GatedDeltaOp::Args& args, const Matrices& matrices, int64_t head,
+                                            int first, int count, const Place& place) {
+  Gates gates;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = place.row(2 * h);
+    const int64_t token = first + min(row, count - 1);
+    gates.opening[h] = matrices.opening[matrices.row(head, token)];
+    gates.closing[h] = matrices.closing[matrices.row(head, token)];
+    gates.beta[h] = row < count ? static_cast<const float*>(args.beta.data)[token * args.beta.stride + head] : 0.0f;
+  }
+  gates.decay = matrices.opening[matrices.row(head, first + count - 1)];
+  return gates;
+}
+
+// S: key dims 16 warp + g and + 8, columns 8 n + 2 t; to shared memory with a row for each column.
+__device__ __forceinline__ void publish_state(const KeyTile& states, const float (&state)[kColumns / 8][4]) {
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      states[(8 * n + 2 * t + i % 2) * kKeyPitch + 16 * warp + g + i / 2 * 8] = state[n][i];
+      *states.at(8 * n + 2 * t + i % 2, 16 * warp + g + i / 2 * 8) = state[n][i];
     }
   }
 }
 
-template <bool kAligned>
 __global__ void __launch_bounds__(kThreads, 1)
-    delta_chunks(GatedDeltaDesc desc, GatedDeltaOp::Args args, Matrices matrices, uint32_t* flags) {
-  __shared__ __align__(16) float states[kColumns * kKeyPitch];    // S, by column
-  __shared__ __align__(16) float rest[kColumns * kChunkPitch];    // R, then closing_i d_i
-  __shared__ __align__(16) float deltas[kColumns * kChunkPitch];  // D
+    delta_chunks(GatedDeltaDesc desc, GatedDeltaOp::Args args, Matrices matrices, bool aligned, uint32_t* flags) {
+  extern __shared__ __align__(16) float shared[];
+  const KeyTile keys{shared}, queries{keys.data + kChunk * kKeyDim}, states{queries.data + kChunk * kKeyDim};
+  const ChunkTile rest{states.data + kColumns * kKeyDim};  // R, then closing_i d_i; a row for each column
+  const ChunkTile deltas{rest.data + kColumns * kChunk};   // D
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Place place{warp / 2, warp % 2, lane / 4, lane % 4};
   const int64_t head = blockIdx.y, key_head = head / (desc.value_heads / desc.key_heads), width = desc.value_dim;
@@ -243,6 +297,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int index = blockIdx.z;; index += gridDim.z) {
     const PrefillPiece all = find_prefill_piece(args.batch, INT_MAX, index);
     if (all.count == 0) return;
+    const int end = all.first + all.count;
+    const auto chunk_length = [&](int first) {
+      return min(end - first, kChunk - (args.batch.positions[all.first] + first - all.first) % kChunk);
+    };
+    int count = chunk_length(all.first);
+    load_rows(queries, args.q, all.first, count, key_head, aligned);
+    load_rows(keys, args.k, all.first, count, key_head, aligned);
+    cuda::commit_copies();
     const int32_t read = args.batch.state_read[all.sequence];
     const int64_t offset = (head * kKeyDim + 16 * warp + place.g) * width + first_column + 2 * place.t;
     const float* before = args.state.delta + read * args.state.delta_stride + offset;
@@ -252,98 +314,86 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int i = 0; i < 4; ++i) state[n][i] = read < 0 ? 0.0f : before[i / 2 * 8 * width + 8 * n + i % 2];
     }
-    const int end = all.first + all.count;
     for (int first = all.first; first < end;) {
-      const int count = min(end - first, kChunk - args.batch.positions[first] % kChunk);
+      const int next = first + count, next_count = next < end ? chunk_length(next) : 0;
       publish_state(states, state);
       float4 triangle[kChunk / 16][2];
       load_triangle(triangle, matrices.inverse + matrices.row(head, first) * kChunk, place.m, count);
-      float opening[2], closing[2], beta[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = place.row(2 * h);
-        const int64_t token = first + min(row, count - 1);
-        opening[h] = matrices.opening[matrices.row(head, token)];
-        closing[h] = matrices.closing[matrices.row(head, token)];
-        beta[h] = row < count ? static_cast<const float*>(args.beta.data)[token * args.beta.stride + head] : 0.0f;
-      }
-      const float decay = matrices.opening[matrices.row(head, first + count - 1)];
-      __syncthreads();  // the state is there; nobody reads rest and deltas
-      float out[2][4] = {}, memory[2][4] = {};
-      const float* q[2] = {head_row(args.q, first + place.row(0), key_head) + 4 * place.t,
-                           head_row(args.q, first + place.row(2), key_head) + 4 * place.t};
-      const float* k[2] = {head_row(args.k, first + place.row(0), key_head) + 4 * place.t,
-                           head_row(args.k, first + place.row(2), key_head) + 4 * place.t};
-      const bool valid[2] = {place.row(0) < count, place.row(2) < count};
-#pragma unroll 4
-      for (int step = 0; step < kKeyDim / 16; ++step) {
-        const Operand query[2] = {split(load4<kAligned>(q[0] + 16 * step, valid[0])),
-                                  split(load4<kAligned>(q[1] + 16 * step, valid[1]))};
-        const Operand key[2] = {split(load4<kAligned>(k[0] + 16 * step, valid[0])),
-                                split(load4<kAligned>(k[1] + 16 * step, valid[1]))};
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const Operand column =
-              split(shared4(states + (16 * place.half + 8 * n + place.g) * kKeyPitch + 16 * step + 4 * place.t));
-          multiply(memory[n], key, column);
-          multiply(out[n], query, column);
-        }
-      }
+      const Gates gates = load_gates(args, matrices, head, first, count, place);
+      float values[2][4];
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int64_t token = first + min(place.row(i), count - 1);
-          const float v = cuda::to_float(static_cast<const cuda::Bf16Bits*>(
+          values[n][i] = cuda::to_float(static_cast<const cuda::Bf16Bits*>(
               args.v.data)[token * args.v.stride + head * width + first_column + place.column(n, i)]);
-          rest[place.column(n, i) * kChunkPitch + place.row(i)] = beta[i / 2] * (v - opening[i / 2] * memory[n][i]);
-          out[n][i] *= opening[i / 2];
         }
       }
-      __syncthreads();
-      // Loaded here for the products after the next barriers.
-      float4 turned[kChunk / 16][2];  // rows of K^T
-#pragma unroll
-      for (int step = 0; step < kChunk / 16; ++step) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          float values[4];
-#pragma unroll
-          for (int l = 0; l < 4; ++l) {
-            const int row = 16 * step + 4 * place.t + l;
-            values[l] = row < count ? head_row(args.k, first + row, key_head)[16 * warp + place.g + 8 * h] : 0.0f;
-          }
-          turned[step][h] = {values[0], values[1], values[2], values[3]};
-        }
+      cuda::wait_copies<0>();
+      __syncthreads();  // q, k and the state are there; nobody reads rest and deltas
+      float out[2][4] = {}, memory[2][4] = {};
+#pragma unroll 2
+      for (int step = 0; step < kKeyDim / 16; ++step) {
+        const int at = 16 * step + 4 * place.t;
+        const Operand query[2] = {queries.operand(place.row(0), at), queries.operand(place.row(2), at)};
+        const Operand key[2] = {keys.operand(place.row(0), at), keys.operand(place.row(2), at)};
+        const Operand columns[2] = {states.operand(16 * place.half + place.g, at),
+                                    states.operand(16 * place.half + 8 + place.g, at)};
+        multiply(memory, key, columns);
+        multiply(out, query, columns);
       }
-      float delta[2][4] = {};
-      multiply_triangle(delta, triangle, rest + 16 * place.half * kChunkPitch, place.m);
-      load_triangle(triangle, matrices.scores + matrices.row(head, first) * kChunk, place.m, count);
-      __syncthreads();  // nobody reads R
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int at = place.column(n, i) * kChunkPitch + place.row(i);
-          deltas[at] = delta[n][i];
-          rest[at] = closing[i / 2] * delta[n][i];
+          *rest.at(place.column(n, i), place.row(i)) =
+              gates.beta[i / 2] * (values[n][i] - gates.opening[i / 2] * memory[n][i]);
+          out[n][i] *= gates.opening[i / 2];
         }
       }
-      __syncthreads();
+      __syncthreads();  // R is there; nobody reads q and the state
+      if (next_count > 0) load_rows(queries, args.q, next, next_count, key_head, aligned);
+      float4 turned[kChunk / 16][2];  // rows of K^T
+#pragma unroll
+      for (int step = 0; step < kChunk / 16; ++step) {
+        const int token = 16 * step + 4 * place.t;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int at = 16 * warp + place.g + 8 * h;
+          turned[step][h] = {*keys.at(token, at), *keys.at(token + 1, at), *keys.at(token + 2, at),
+                             *keys.at(token + 3, at)};
+        }
+      }
+      float delta[2][4] = {};
+      multiply_triangle(delta, triangle, rest, 16 * place.half, place.m);
+      load_triangle(triangle, matrices.scores + matrices.row(head, first) * kChunk, place.m, count);
+      __syncthreads();  // nobody reads R and k
+      if (next_count > 0) load_rows(keys, args.k, next, next_count, key_head, aligned);
+      cuda::commit_copies();
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          *deltas.at(place.column(n, i), place.row(i)) = delta[n][i];
+          *rest.at(place.column(n, i), place.row(i)) = gates.closing[i / 2] * delta[n][i];
+        }
+      }
+      __syncthreads();  // D is there
 #pragma unroll
       for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) state[n][i] *= decay;
+        for (int i = 0; i < 4; ++i) state[n][i] *= gates.decay;
       }
 #pragma unroll
       for (int step = 0; step < kChunk / 16; ++step) {
         const Operand left[2] = {split(turned[step][0]), split(turned[step][1])};
+        Operand columns[kColumns / 8];
 #pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n) {
-          multiply(state[n], left, split(shared4(rest + (8 * n + place.g) * kChunkPitch + 16 * step + 4 * place.t)));
-        }
+        for (int n = 0; n < kColumns / 8; ++n) columns[n] = rest.operand(8 * n + place.g, 16 * step + 4 * place.t);
+        multiply(state, left, columns);
       }
-      multiply_triangle(out, triangle, deltas + 16 * place.half * kChunkPitch, place.m);
+      multiply_triangle(out, triangle, deltas, 16 * place.half, place.m);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -353,7 +403,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                                                       first_column + place.column(n, i)] = cuda::to_bf16(out[n][i]);
         }
       }
-      first += count;
+      first = next;
+      count = next_count;
     }
     float* after = args.state.delta + args.batch.state_write[all.sequence] * args.state.delta_stride + offset;
     bool finite = true;
@@ -370,8 +421,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-constexpr int kMatricesShared = kChunk * (kKeyPitch + kChunkPitch) * static_cast<int>(sizeof(float));
-static_assert(kMatricesShared + kChunk * sizeof(double) <= 101376);
+constexpr int kMatricesShared = (2 * kChunk * kKeyDim + kChunk * kInversePitch) * static_cast<int>(sizeof(float));
+constexpr int kChunksShared =
+    (2 * kChunk * kKeyDim + kColumns * (kKeyDim + 2 * kChunk)) * static_cast<int>(sizeof(float));
+static_assert(kMatricesShared + kChunk * sizeof(double) <= 101376 && kChunksShared <= 101376);
 
 struct State {
   GatedDeltaDesc desc;
@@ -395,19 +448,6 @@ bool aligned_rows(const ConstView& view) {
   return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.stride % 4 == 0;
 }
 
-template <bool kAligned>
-void launch_chunks(const GatedDeltaDesc& desc, const GatedDeltaOp::Args& args, const Launch& launch) {
-  Workspace workspace(launch.workspace);
-  const Matrices matrices = place(workspace, desc, args.batch.tokens.total);
-  const unsigned chunks = prefill_blocks(args.batch.tokens, kChunk);
-  const unsigned sequences = std::min(static_cast<unsigned>(args.batch.sequences), chunks);
-  cuda::launch("gated_delta cuda_chunk matrices", delta_matrices<kAligned>, dim3(chunks, desc.value_heads),
-               kMatricesThreads, kMatricesShared, launch.stream, desc, args, matrices);
-  cuda::launch("gated_delta cuda_chunk", delta_chunks<kAligned>,
-               dim3(desc.value_dim / kColumns, desc.value_heads, sequences), kThreads, 0, launch.stream, desc, args,
-               matrices, cuda_row::flag_word(launch));
-}
-
 // A bucket of decode tokens alone: should its live counts hold prefill tokens after all, they get right values in the
 // recurrent order.
 void enqueue(const State& state, const GatedDeltaOp::Args& args, const Launch& launch) {
@@ -418,8 +458,16 @@ void enqueue(const State& state, const GatedDeltaOp::Args& args, const Launch& l
     state.few->enqueue(decode, launch);
   }
   if (tokens.decode == tokens.total) return;
+  Workspace workspace(launch.workspace);
+  const Matrices matrices = place(workspace, state.desc, tokens.total);
+  const unsigned chunks = prefill_blocks(tokens, kChunk), heads = state.desc.value_heads;
+  const unsigned sequences = std::min(static_cast<unsigned>(args.batch.sequences), chunks);
   const bool aligned = aligned_rows(args.q) && aligned_rows(args.k);
-  (aligned ? launch_chunks<true> : launch_chunks<false>)(state.desc, args, launch);
+  cuda::launch("gated_delta cuda_chunk matrices", delta_matrices, dim3(chunks, heads), kMatricesThreads,
+               kMatricesShared, launch.stream, state.desc, args, matrices, aligned);
+  cuda::launch("gated_delta cuda_chunk", delta_chunks, dim3(state.desc.value_dim / kColumns, heads, sequences),
+               kThreads, kChunksShared, launch.stream, state.desc, args, matrices, aligned,
+               cuda_row::flag_word(launch));
 }
 
 size_t workspace_bytes(const GatedDeltaDesc& desc, const Bucket& bucket, MakeContext&) {
@@ -430,10 +478,9 @@ size_t workspace_bytes(const GatedDeltaDesc& desc, const Bucket& bucket, MakeCon
 
 Result<PlanPtr<GatedDeltaOp>> make(const GatedDeltaDesc& desc, const Bucket& bucket, const NoWeights& weights,
                                    MakeContext& context) {
-  for (auto* kernel : {delta_matrices<true>, delta_matrices<false>}) {
-    cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMatricesShared),
-                "shared memory of gated_delta cuda_chunk");
-  }
+  constexpr auto kLimit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  cuda::check(cudaFuncSetAttribute(delta_matrices, kLimit, kMatricesShared), "shared memory of gated_delta cuda_chunk");
+  cuda::check(cudaFuncSetAttribute(delta_chunks, kLimit, kChunksShared), "shared memory of gated_delta cuda_chunk");
   State state{desc, nullptr};
   ASSAY_ASSIGN(state.few, kGatedDeltaCudaRecurrent.make(desc, bucket, weights, context));
   return cuda_row::make_plan<GatedDeltaOp, State, enqueue>(std::move(state));
