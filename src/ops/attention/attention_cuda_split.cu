@@ -6,6 +6,7 @@
 // / 8192), a function of the position alone, so decode, verify and prefill tokens get the same bits. Bytes: K and V
 // once a token and key head. Bound: device memory (decode); prefill rereads keys from L2.
 // H200, 16/2 heads, 4096 keys: 13.1 us for 1 token, 149 us for 64 (88 % of the copy bandwidth).
+#include "backend/cuda/arch.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/launch.h"
@@ -159,7 +160,7 @@ __device__ __forceinline__ bool find_task(Task& task, const Wave& wave) {
   return task.begin < keys;
 }
 
-__global__ void __launch_bounds__(kWarps * 32, 3) attention_split(Wave wave) {
+__global__ void __launch_bounds__(kWarps * 32, cuda::kSm120 ? 1 : 3) attention_split(Wave wave) {
   cuda::begin_overlapped();
   extern __shared__ __align__(128) std::byte memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);

@@ -6,6 +6,7 @@
 // a tile of down sums up its token. More tokens: groups of 32 pairs, a block a tile of gate and up. All give the same
 // bits. Bytes: the weights of each active expert once a group. Bound: device memory (decode), decoding (prefill). H200,
 // 8 of 256 experts 2048 x 512: 15.1 us for 1 token (23 % of the copy bandwidth), 129 us for 64 (74 %).
+#include "backend/cuda/arch.cuh"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/overlap.cuh"
 #include "backend/cuda/reduce.cuh"
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(kUpWarps * 32, kTokenTiles == 1 ? 4 : 1)
 
 // Gate and up by a warp a tile: the same bits.
 template <WeightFormat kFormat>
-__global__ void __launch_bounds__(kBlockWarps * 32, kFormat == WeightFormat::kNvfp4 ? 7 : 4)
+__global__ void __launch_bounds__(kBlockWarps * 32, kFormat == WeightFormat::kNvfp4 && !cuda::kSm120 ? 7 : 4)
     experts_gate_up_alone(State state, Wave wave, Buffers buffers) {
   cuda::begin_overlapped();
   Group group;

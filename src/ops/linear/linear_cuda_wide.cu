@@ -5,6 +5,7 @@
 // Bytes: every weight byte once for each 64 tokens, the inputs once a block. Bound: device memory; L2 for short
 // matrices.
 // H200: [12352, 2048] bf16 26.7 us for 64 tokens (48 % of the copy bandwidth).
+#include "backend/cuda/arch.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/overlap.cuh"
@@ -22,10 +23,10 @@ constexpr int kChains = 4;  // of the matrices it is for
 constexpr int kTiles = 3;   // of 16 outputs a warp
 constexpr int kGroups = kWarps / kChains;
 constexpr int kBlockTiles = kGroups * kTiles;
-constexpr int kAhead = 2;               // sub-chunks of weights in registers
-constexpr int kSubChunks = 4;           // of 32 inputs
-constexpr int kStageSubs = 2;           // sub-chunks of a stage
-constexpr int kUnits = kStageSubs * 4;  // of 16 bytes
+constexpr int kAhead = cuda::kSm120 ? 1 : 2;  // sub-chunks of weights in registers
+constexpr int kSubChunks = 4;                 // of 32 inputs
+constexpr int kStageSubs = 2;                 // sub-chunks of a stage
+constexpr int kUnits = kStageSubs * 4;        // of 16 bytes
 
 template <int kTokenTiles>
 struct Shape {
