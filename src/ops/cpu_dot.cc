@@ -65,13 +65,6 @@ constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16",
                                       [](const device::CpuFeatures& cpu) { return cpu.avx512_bf16; },
                                       "the CPU has no AVX-512 BF16"};
 
-int64_t DotPlaces::at(int64_t token, int64_t i) const {
-  if (form == DotForm::kBf16) return token * block_bytes() + 2 * i;
-  if (form == DotForm::kBf16Planes) return token * block_bytes() + 2 * (i / 128 * 128 + i % 4 * 32 + i % 128 / 4);
-  const int64_t within = form == DotForm::kF32 ? i % 16 : i % 4 * 4 + i % 16 / 4;
-  return i / kDotBlock * block_stride() + token * block_bytes() + 4 * (i % kDotBlock / 16 * 16 + within);
-}
-
 void prepare_tokens(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) {
   constexpr int64_t kElementsPerPiece = 100'000;
   pool.parallel_for(places.tokens, std::max<int64_t>(1, kElementsPerPiece / places.k), [&](int64_t begin, int64_t end) {

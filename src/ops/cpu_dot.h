@@ -49,7 +49,12 @@ struct DotPlaces {
   // Elements of a token that a kernel may read, the last ones zero.
   int64_t elements() const { return f32() ? padded(16) : block(); }
   // Offset of element i of a token, in bytes.
-  int64_t at(int64_t token, int64_t i = 0) const;
+  int64_t at(int64_t token, int64_t i = 0) const {
+    if (form == DotForm::kBf16) return token * block_bytes() + 2 * i;
+    if (form == DotForm::kBf16Planes) return token * block_bytes() + 2 * (i / 128 * 128 + i % 4 * 32 + i % 128 / 4);
+    const int64_t within = form == DotForm::kF32 ? i % 16 : i % 4 * 4 + i % 16 / 4;
+    return i / kDotBlock * block_stride() + token * block_bytes() + 4 * (i % kDotBlock / 16 * 16 + within);
+  }
 
  private:
   int64_t padded(int64_t step) const { return (k + step - 1) / step * step; }
@@ -66,10 +71,18 @@ inline float dot_scale(const numeric::EncodedMatrix& matrix) {
   return matrix.format == numeric::WeightFormat::kNvfp4 ? matrix.global_scale : 1.0f;
 }
 
-// Fewest blocks of kDotRowBlock rows worth a thread of their own, given the multiply-adds of a row: some microseconds.
-inline int64_t block_grain(int64_t macs_per_row) {
-  constexpr int64_t kMacsPerPiece = 150'000;
-  return std::max<int64_t>(1, kMacsPerPiece / (macs_per_row * kDotRowBlock));
+// Bytes of n weights.
+inline int64_t dot_bytes(numeric::WeightFormat format, int64_t n) {
+  if (format == numeric::WeightFormat::kNvfp4) return n / 2 + n / 16;
+  return format == numeric::WeightFormat::kF32 ? 4 * n : 2 * n;
+}
+
+// Fewest blocks of kDotRowBlock rows worth a thread of their own, given the multiply-adds and the bytes of weights of a
+// row: either takes some microseconds, the bytes from DRAM.
+inline int64_t block_grain(int64_t macs_per_row, int64_t bytes_per_row) {
+  constexpr int64_t kMacsPerPiece = 150'000, kBytesPerPiece = 32'000;
+  const int64_t rows = std::min(kMacsPerPiece / macs_per_row, kBytesPerPiece / bytes_per_row);
+  return std::max<int64_t>(1, rows / kDotRowBlock);
 }
 
 }  // namespace assay::ops

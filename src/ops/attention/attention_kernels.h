@@ -9,11 +9,13 @@ namespace assay::ops {
 namespace {
 
 struct Bf16Elements {
+  static constexpr int32_t kBytes = 2;
   static cpu::Vec load(const void* data, int32_t index) {
     return cpu::load_bf16(static_cast<const char*>(data) + 2 * index);
   }
 };
 struct F32Elements {
+  static constexpr int32_t kBytes = 4;
   static cpu::Vec load(const void* data, int32_t index) { return cpu::load(static_cast<const float*>(data) + index); }
 };
 
@@ -114,12 +116,22 @@ inline void softmax_step(const AttentionScratch& scratch, int32_t row, int32_t c
   for (int32_t d = 0; d < dim; d += 16) cpu::store(output + d, cpu::mul(cpu::load(output + d), shrink));
 }
 
+// Values are read in strips of all positions, which hardware prefetchers do not follow.
+template <class E>
+inline void prefetch_values(const AttentionBlock& block, int32_t dim) {
+  for (int32_t j = 0; j < block.count; ++j) {
+    const char* value = static_cast<const char*>(block.values[j]);
+    for (int32_t byte = 0; byte < dim * E::kBytes; byte += 64) __builtin_prefetch(value + byte, 0, 2);
+  }
+}
+
 template <class E>
 inline void block_of(const AttentionScratch& scratch, const AttentionRows& rows, const AttentionBlock& block) {
   const int32_t dim = rows.head_dim;
   const auto query = [&](int32_t row) { return scratch.query + int64_t{row} * dim; };
   const auto output = [&](int32_t row) { return scratch.output + int64_t{row} * dim; };
   const auto weight = [&](int32_t row) { return scratch.weight + int64_t{row} * kAttentionBlock; };
+  prefetch_values<E>(block, dim);
   int32_t row = rows.first;
   for (; row + kRowTile <= rows.last; row += kRowTile) {
     all_scores<kRowTile, kWideTile, E>(query(row), block, dim, weight(row));

@@ -38,12 +38,15 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     prepare_tokens(scratch.x_places, args.x, scratch.x, pool);
     const int64_t uses = tokens * desc_.top_k;
-    pool.parallel_for(blocks(desc_.intermediate), block_grain(uses * desc_.hidden * 2),
-                      [&](int64_t begin, int64_t end) {
-                        hidden(scratch, begin * kDotRowBlock, std::min(desc_.intermediate, end * kDotRowBlock));
-                      });
+    const int64_t chosen = std::min<int64_t>(uses, desc_.experts);  // experts, at most
+    const auto grain = [&](int64_t columns) {
+      return block_grain(uses * columns, chosen * dot_bytes(desc_.format, columns));
+    };
+    pool.parallel_for(blocks(desc_.intermediate), grain(desc_.hidden * 2), [&](int64_t begin, int64_t end) {
+      hidden(scratch, begin * kDotRowBlock, std::min(desc_.intermediate, end * kDotRowBlock));
+    });
     if (launch.taps != nullptr) show_hidden(scratch, uses, launch);
-    pool.parallel_for(blocks(desc_.hidden), block_grain(uses * desc_.intermediate), [&](int64_t begin, int64_t end) {
+    pool.parallel_for(blocks(desc_.hidden), grain(desc_.intermediate), [&](int64_t begin, int64_t end) {
       const int64_t first = begin * kDotRowBlock, last = std::min(desc_.hidden, end * kDotRowBlock);
       down(args, scratch, first, last);
       cpu::with_activation(desc_.activation, [&]<class T>() { finish<T>(args, scratch, first, last); });

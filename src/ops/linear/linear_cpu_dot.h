@@ -27,7 +27,8 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
     const DotPlaces places{form_, tokens, desc_.k};
     prepare_tokens(places, args.x, x, pool);
     const int64_t blocks = (desc_.n + kDotRowBlock - 1) / kDotRowBlock;
-    pool.parallel_for(blocks, block_grain(desc_.k * tokens), [&](int64_t begin, int64_t end) {
+    const int64_t grain = block_grain(desc_.k * tokens, dot_bytes(desc_.format, desc_.k));
+    pool.parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
       for (int64_t t = 0; t < tokens; t += kDotTokens) {
         const int64_t count = std::min(kDotTokens, tokens - t);
         cpu::with_activation(desc_.output, [&]<class Out>() {

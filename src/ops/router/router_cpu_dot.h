@@ -36,7 +36,8 @@ class RouterCpuDot : public Plan<RouterOp::Args> {
     const DotPlaces places{form_, tokens, desc_.hidden};
     prepare_tokens(places, args.x, scratch.x, pool);
     const int64_t groups = (tokens + kDotTokens - 1) / kDotTokens;
-    const int64_t grain = std::max<int64_t>(1, block_grain(desc_.hidden * std::min(tokens, kDotTokens)));
+    const int64_t grain =
+        block_grain(desc_.hidden * std::min(tokens, kDotTokens), dot_bytes(desc_.format, desc_.hidden));
     const int64_t blocks = (desc_.experts + kDotRowBlock - 1) / kDotRowBlock;
     pool.parallel_for(groups * blocks, grain, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
