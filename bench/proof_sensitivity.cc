@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   const std::array kinds = {ops::Evidence::kIdentity, ops::Evidence::kSampled, ops::Evidence::kProjection};
   json points = json::array();
   for (const Place& place : places(sizes)) {
-    for (int half_octave = -20; half_octave <= -2; ++half_octave) {
+    for (int half_octave = -26; half_octave <= -2; ++half_octave) {
       const double e = std::exp2(half_octave / 2.0);
       std::vector<double> ratios[3];
       for (int seed = 0; seed < seeds; ++seed) {

@@ -130,7 +130,8 @@ class Finder:
             return
         if kind in ("FunctionDecl", "CXXMethodDecl"):
             returned, _, parameters = node.get("type", {}).get("qualType", "").partition("(")
-            if "Impl<" in returned or (node.get("constexpr") and parameters.startswith(")")):  # lists of rows; tables
+            constant = self.extent(node) is not None and "constexpr" in self.text(node).partition("(")[0]
+            if "Impl<" in returned or (constant and parameters.startswith(")")):  # lists of rows; tables
                 return
         if kind == "CXXRecordDecl" and parent != "LambdaExpr" and node.get("definitionData", {}).get("isLambda"):
             return  # met again where it is written

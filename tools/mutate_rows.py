@@ -28,8 +28,8 @@ from mutant_sites import find_sites, rewrite
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOT = {
-    "cpu_avx2": {"ops/dot_kernels_avx2.cc": ["ops/dot16_kernels.h"]},
-    "cpu_avx512": {"ops/dot_kernels_avx512.cc": ["ops/dot16_kernels.h"]},
+    "cpu_avx2": {"ops/dot_kernels_avx2.cc": ["ops/dot16_kernels.h", "backend/cpu/simd_avx2.h"]},
+    "cpu_avx512": {"ops/dot_kernels_avx512.cc": ["ops/dot16_kernels.h", "backend/cpu/simd_avx512.h"]},
     "cpu_avx512_bf16": {"ops/dot_kernels_avx512_bf16.cc": []},
 }
 PORTABLE_DOT = {"ops/portable_dot.cc": ["ops/portable_dot.h"]}
@@ -202,7 +202,8 @@ class Row:
             (self.folder / "results.jsonl").unlink()
 
     def results(self):
-        """Each mutant with its verdict; None where the row was not run."""
+        """Each mutant with its verdict; None where the row was not run. Functions of src/backend that the row does not
+        use are not its own."""
         path = self.folder / "results.jsonl"
         if not path.exists():
             return None
@@ -213,17 +214,21 @@ class Row:
             verdicts[verdict["mutant"]] = verdict
         if verdicts[-1]["verdict"] != "survived":
             sys.exit(f"{self.name}: the row as it is fails: {verdicts[-1]}")
-        record["mutants"] = [{**mutant, **verdicts[mutant["mutant"]]} for mutant in record["mutants"]
-                             if mutant["mutant"] in verdicts and verdicts[mutant["mutant"]]["verdict"] != "none"]
+        mutants = [{**mutant, **verdicts[mutant["mutant"]]} for mutant in record["mutants"]
+                   if mutant["mutant"] in verdicts]
+        record["mutants"] = [mutant for mutant in mutants if mutant["verdict"] != "none" and not
+                             (mutant["verdict"] == "unreached" and mutant["file"].startswith("src/backend/"))]
         return record
 
 
-def explanation(reasons, mutant):
-    """The reason given for a survivor: of this code and change."""
+def explanation(reasons, row, mutant):
+    """The reason given for a survivor of a row: of this code, change and verdict."""
     for entry in reasons:
         if (mutant["file"] == entry["file"] and entry["code"] in mutant["code"] and
                 mutant["change"] in entry.get("changes", [mutant["change"]]) and
-                entry.get("text", mutant["text"]) == mutant["text"]):
+                entry.get("text", mutant["text"]) == mutant["text"] and
+                entry.get("verdict", mutant["verdict"]) == mutant["verdict"] and
+                row in entry.get("rows", [row])):
             return entry["reason"]
     return None
 
@@ -231,19 +236,22 @@ def explanation(reasons, mutant):
 def table(chosen, reasons_path, json_path):
     reasons = json.loads(reasons_path.read_text()) if reasons_path.exists() else []
     kinds, listed, unexplained = collections.Counter(), [], 0
-    print("| row | places | mutants | not compiled | killed | by | survived, equivalent | survived, open |")
+    print("| row | places | mutants | not compiled | killed | by | survived, explained | survived, open |")
     print("|---|---|---|---|---|---|---|---|")
     records = []
     for row in chosen:
         record = row.results()
         if record is None:
             continue
-        records.append(record)
         by = collections.Counter(mutant["by"] for mutant in record["mutants"] if mutant["verdict"] == "killed")
         kinds += by
         survivors = [mutant for mutant in record["mutants"] if mutant["verdict"] != "killed"]
         for mutant in survivors:
-            mutant["reason"] = explanation(reasons, mutant)
+            mutant["reason"] = explanation(reasons, row.name, mutant)
+        kept = ("file", "line", "code", "text", "change", "verdict", "reason")
+        records.append({"row": row.name, "places": record["places"], "not_compiled": record["not_compiled"],
+                        "mutants": len(record["mutants"]), "killed": dict(by.most_common()),
+                        "survived": [{key: mutant[key] for key in kept} for mutant in survivors]})
         open_ones = [mutant for mutant in survivors if mutant["reason"] is None]
         unexplained += len(open_ones)
         listed += [(row.name, mutant) for mutant in survivors]
@@ -259,7 +267,8 @@ def table(chosen, reasons_path, json_path):
         places = collections.Counter(f"{m['line']}: `{m['text']}` {m['change']}" + (" (never reached)" if
                                      m["verdict"] == "unreached" else "") for _, m in members)
         names = ", ".join(sorted({row for row, _ in members}))
-        print(f"| {file} | {'<br>'.join(places)} | {names} | {reason} |".replace("||", "\\|\\|"))
+        listed_places = "<br>".join(places).replace("|", "\\|")
+        print(f"| {file} | {listed_places} | {names} | {reason} |")
     if json_path is not None:
         json_path.write_text(json.dumps(records, indent=1) + "\n")
     return 1 if unexplained else 0

@@ -70,12 +70,12 @@ def sensitivity(result, path):
         svg.line(left, top + 15, left, top + 15 + height)
         for share in (0, 0.5, 1):
             svg.text(left - 4, top + 19 + height * (1 - share), f"{share:g}", "end", "#666")
-        for exponent in (-10, -8, -6, -4, -2):
-            x = left + width * (exponent + 10) / 9
+        for exponent in (-13, -10, -7, -4, -1):
+            x = left + width * (exponent + 13) / 12
             svg.line(x, top + 15 + height, x, top + 19 + height)
             svg.text(x, top + 33 + height, f"2^{exponent}", "middle", "#666")
         for kind, points in by_kind.items():
-            svg.path([(left + width * (math.log2(e) + 10) / 9, top + 15 + height * (1 - caught))
+            svg.path([(left + width * (math.log2(e) + 13) / 12, top + 15 + height * (1 - caught))
                       for e, caught in sorted(points)], COLOURS[kind])
     for i, (kind, colour) in enumerate(COLOURS.items()):
         svg.bar(300 + 130 * i, 536, 14, 4, colour)

@@ -246,7 +246,7 @@ int run(int argc, char** argv) {
     if (argv[i] == std::string_view("--jobs")) jobs = static_cast<size_t>(std::atoi(argv[i + 1]));
   }
   RowEvidence evidence(argv[1], argv[2]);
-  for (const DType activation : {DType::kBf16, DType::kF32}) evidence.add({.activation = activation});
+  for (const DType activation : {DType::kBf16, DType::kF32}) evidence.add({.activation = activation, .experts = 64});
   evidence.add(faults::ModelSizes::wide(DType::kBf16));
   if (evidence.empty()) {
     fmt::print(stderr, "{} {} runs nothing on this machine\n", argv[1], argv[2]);

@@ -16,8 +16,8 @@ ModelSizes ModelSizes::wide(DType activation) {
   sizes.vocab = 700, sizes.real_vocab = 689;
   sizes.heads = 6, sizes.kv_heads = 2, sizes.head_dim = 144, sizes.rotary_dim = 64;
   sizes.key_heads = 2, sizes.value_heads = 4, sizes.key_dim = 72, sizes.value_dim = 120;
-  sizes.experts = 24, sizes.top_k = 5, sizes.intermediate = 1104;
-  sizes.fused = 203;
+  sizes.experts = 23, sizes.top_k = 5, sizes.intermediate = 1024;
+  sizes.fused = 209;
   return sizes;
 }
 
