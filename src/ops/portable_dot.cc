@@ -1,9 +1,11 @@
 #include "ops/portable_dot.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 
+#include "backend/cpu/lanes.h"
 #include "base/bytes.h"
 
 namespace assay::ops::portable {
@@ -12,35 +14,49 @@ namespace {
 using numeric::EncodedMatrix;
 using numeric::WeightFormat;
 
-// Four floats in one SSE register; the element-wise operators are the compiler's.
-using Float4 [[gnu::vector_size(16)]] = float;
+using cpu::F4;
+using cpu::F8;
 using Word2 [[gnu::vector_size(16)]] = uint64_t;
 
-Float4 load4(const float* from) { return load_unaligned<Float4>(from); }
-void store4(float* to, Float4 value) { std::memcpy(to, &value, sizeof(value)); }
+constexpr int64_t kDirectTokens = 4;  // up to these, widening bf16 again for each costs less than a decoded copy
 
-// The sixteen lanes of one dot product: 0-3, 4-7, 8-11, 12-15.
+// A bf16 weight at any address.
+struct StoredBf16 {
+  std::byte bytes[2];
+};
+
+F8 load8(const float* from) { return cpu::load8(from); }
+F8 load8(const StoredBf16* from) { return cpu::widen_bf16(load_unaligned<cpu::U16x8>(from->bytes)); }
+
+// The sixteen lanes of one dot product: 0-7, 8-15.
 struct Lanes {
-  Float4 part[4];
+  F8 part[2] = {};
 };
 
 float fold(const Lanes& lanes) {
-  const Float4 four = (lanes.part[0] + lanes.part[2]) + (lanes.part[1] + lanes.part[3]);
-  return (four[0] + four[2]) + (four[1] + four[3]);
+  return cpu::add_lanes({lanes.part[0].low + lanes.part[1].low, lanes.part[0].high + lanes.part[1].high});
 }
 
-// Adds the products of `count` columns (a multiple of 16) of one token with two rows.
-void add_products(const float* row0, const float* row1, const float* token, int64_t count, Lanes& sum0, Lanes& sum1) {
-  Lanes a = sum0, b = sum1;
+// Adds the products of `count` columns (a multiple of 16) of one token with R rows that are `stride` elements apart.
+template <int R, class Weight>
+void add_products(const Weight* rows, int64_t stride, const float* token, int64_t count, Lanes* sums) {
+  Lanes sum[R];
+#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) sum[r] = sums[r];
   for (int64_t k = 0; k < count; k += kDotLanes) {
-    for (int part = 0; part < 4; ++part) {
-      const Float4 x = load4(token + k + part * 4);
-      a.part[part] += load4(row0 + k + part * 4) * x;
-      b.part[part] += load4(row1 + k + part * 4) * x;
+#pragma GCC unroll 2
+    for (int part = 0; part < 2; ++part) {
+      const F8 x = load8(token + k + 8 * part);
+#pragma GCC unroll 2
+      for (int r = 0; r < R; ++r) {
+        const F8 weight = load8(rows + r * stride + k + 8 * part);
+        sum[r].part[part].low += weight.low * x.low;
+        sum[r].part[part].high += weight.high * x.high;
+      }
     }
   }
-  sum0 = a;
-  sum1 = b;
+#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) sums[r] = sum[r];
 }
 
 constexpr std::array<float, 16> kCodes = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
@@ -70,11 +86,10 @@ constexpr auto kScales = [] {
 void decode_nvfp4(const std::byte* codes, const std::byte* scales, int64_t blocks, float* out) {
   for (int64_t block = 0; block < blocks; ++block) {
     const float value = kScales[static_cast<uint8_t>(scales[block])];
-    const Float4 scale = {value, value, value, value};
     for (int part = 0; part < 4; ++part) {
       const Word2 pairs = {kPairs[static_cast<uint8_t>(codes[2 * part])],
                            kPairs[static_cast<uint8_t>(codes[2 * part + 1])]};
-      store4(out + part * 4, std::bit_cast<Float4>(pairs) * scale);
+      cpu::store4(out + part * 4, std::bit_cast<F4>(pairs) * value);
     }
     codes += 8;
     out += kDotLanes;
@@ -98,11 +113,52 @@ void decode_f16(const std::byte* in, int64_t count, float* out) {
   }
 }
 
+// R rows of bf16 from `row` on with each token: out[t * stride + r].
+template <int R>
+void dot_bf16(const EncodedMatrix& matrix, int64_t row, std::span<const float* const> tokens, float* out,
+              int64_t stride) {
+  const int64_t k = matrix.cols, whole = k / kDotLanes * kDotLanes;
+  const auto* rows = reinterpret_cast<const StoredBf16*>(matrix.data.data()) + row * k;
+  for (const float* token : tokens) {
+    Lanes sums[R];
+    add_products<R>(rows, k, token, whole, sums);
+    if (whole < k) {
+      StoredBf16 rest[R * kDotLanes] = {};
+      for (int r = 0; r < R; ++r) std::copy_n(rows + r * k + whole, k - whole, rest + r * kDotLanes);
+      add_products<R>(rest, kDotLanes, token + whole, kDotLanes, sums);
+    }
+    for (int r = 0; r < R; ++r) out[r] = fold(sums[r]);
+    out += stride;
+  }
+}
+
+// Up to kRowTile rows from `row` on, decoded once: out[t * stride + r].
+void dot_decoded(const EncodedMatrix& matrix, int64_t row, int64_t rows, std::span<const float* const> tokens,
+                 float* out, int64_t stride) {
+  alignas(64) float weights[kRowTile * kChunk];
+  Lanes sums[kTokenTile][kRowTile];
+  const auto token_count = static_cast<int64_t>(tokens.size());
+  for (int64_t t = 0; t < token_count; ++t) std::fill_n(sums[t], kRowTile, Lanes{});
+  for (int64_t first = 0; first < matrix.cols; first += kChunk) {
+    const int64_t count = std::min(kChunk, matrix.cols - first), padded = dot_padded(count);
+    for (int64_t r = 0; r < rows; ++r) decode(matrix, row + r, first, count, weights + r * kChunk);
+    for (int64_t t = 0; t < token_count; ++t) {
+      const float* token = tokens[static_cast<size_t>(t)] + first;
+      int64_t r = 0;
+      for (; r + 2 <= rows; r += 2) add_products<2>(weights + r * kChunk, kChunk, token, padded, sums[t] + r);
+      if (r < rows) add_products<1>(weights + r * kChunk, kChunk, token, padded, sums[t] + r);
+    }
+  }
+  const float scale = global_scale(matrix);
+  for (int64_t t = 0; t < token_count; ++t) {
+    for (int64_t r = 0; r < rows; ++r) out[t * stride + r] = fold(sums[t][r]) * scale;
+  }
+}
+
 }  // namespace
 
-void decode(const WeightRow& row, int64_t first, int64_t count, float* out) {
-  const EncodedMatrix& matrix = *row.matrix;
-  const int64_t index = row.row * matrix.cols + first;
+void decode(const EncodedMatrix& matrix, int64_t row, int64_t first, int64_t count, float* out) {
+  const int64_t index = row * matrix.cols + first;
   switch (matrix.format) {
     case WeightFormat::kF32:
       std::memcpy(out, matrix.data.data() + index * 4, static_cast<size_t>(count) * 4);
@@ -120,30 +176,16 @@ void decode(const WeightRow& row, int64_t first, int64_t count, float* out) {
   for (int64_t i = count; i < dot_padded(count); ++i) out[i] = 0.0f;
 }
 
-void dot_tile(std::span<const WeightRow> rows, std::span<const float* const> tokens, int64_t k, float* out) {
-  alignas(64) float weights[kRowTile][kChunk];
-  Lanes sums[kTokenTile][kRowTile];
-  const auto row_count = static_cast<int64_t>(rows.size());
-  const auto token_count = static_cast<int64_t>(tokens.size());
-  for (int64_t t = 0; t < token_count; ++t) {
-    for (Lanes& lanes : sums[t]) lanes = Lanes{};
-  }
-  for (int64_t first = 0; first < k; first += kChunk) {
-    const int64_t count = k - first < kChunk ? k - first : kChunk;
-    for (int64_t r = 0; r < row_count; ++r) decode(rows[static_cast<size_t>(r)], first, count, weights[r]);
-    for (int64_t t = 0; t < token_count; ++t) {
-      const float* token = tokens[static_cast<size_t>(t)] + first;
-      for (int64_t r = 0; r < row_count; r += 2) {
-        const int64_t other =
-            r + 1 < row_count ? r + 1 : r;  // an odd last row is done twice, the second time for nothing
-        Lanes unused = Lanes{};
-        add_products(weights[r], weights[other], token, dot_padded(count), sums[t][r],
-                     other == r ? unused : sums[t][other]);
-      }
+void dot_rows(const EncodedMatrix& matrix, int64_t first, int64_t rows, std::span<const float* const> tokens,
+              float* out, int64_t stride) {
+  int64_t r = 0;
+  if (matrix.format == WeightFormat::kBf16 && static_cast<int64_t>(tokens.size()) <= kDirectTokens) {
+    for (; r + 2 <= rows; r += 2) dot_bf16<2>(matrix, first + r, tokens, out + r, stride);
+    if (r < rows) dot_bf16<1>(matrix, first + r, tokens, out + r, stride);
+  } else {
+    for (; r < rows; r += kRowTile) {
+      dot_decoded(matrix, first + r, std::min(kRowTile, rows - r), tokens, out + r, stride);
     }
-  }
-  for (int64_t r = 0; r < row_count; ++r) {
-    for (int64_t t = 0; t < token_count; ++t) out[r * kTokenTile + t] = fold(sums[t][r]);
   }
 }
 

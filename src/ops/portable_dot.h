@@ -2,8 +2,8 @@
 // other) CPU. Weights are read from the checkpoint bytes in the file layout: codes and 16-bit values decode at full
 // speed from any alignment, so a packed copy would only cost memory.
 //
-// Work is done in tiles of kRowTile weight rows by kTokenTile tokens. Rows of a tile are decoded once to fp32, kChunk
-// columns at a time (8 KB, in L1), then used for all of its tokens. Order of additions: dot_order.h.
+// Rows are decoded once to fp32, kRowTile rows and kChunk columns at a time (8 KB, in L1), for up to kTokenTile tokens;
+// bf16 rows of few tokens are widened in registers instead. Order of additions: dot_order.h.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +23,19 @@ inline constexpr int64_t kChunk = 512;  // columns; a multiple of kDotLanes
 // Fewest multiply-adds worth a thread of their own: handing over a piece takes a few microseconds.
 inline constexpr int64_t kMacsPerPiece = 50'000;
 
-struct WeightRow {
-  const numeric::EncodedMatrix* matrix;
-  int64_t row;
-};
-
 // Columns [first, first + count) of a row as fp32, NVFP4 without the global scale (exact). Then zeros up to a multiple
 // of kDotLanes. first: a multiple of kDotLanes.
-void decode(const WeightRow& row, int64_t first, int64_t count, float* out);
+void decode(const numeric::EncodedMatrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
 
 // The global scale of a matrix, 1 where the format has none.
 inline float global_scale(const numeric::EncodedMatrix& matrix) {
   return matrix.format == numeric::WeightFormat::kNvfp4 ? matrix.global_scale : 1.0f;
 }
 
-// out[r * kTokenTile + t] = dot(rows[r], tokens[t]) over k columns, without the global scale. At most kRowTile rows and
-// kTokenTile tokens; a token is dot_padded(k) floats of which those from k on are zero.
-void dot_tile(std::span<const WeightRow> rows, std::span<const float* const> tokens, int64_t k, float* out);
+// out[t * stride + r] = dot(row first + r, tokens[t]) * global scale, for r < rows. At most kTokenTile tokens; a token
+// is dot_padded(matrix.cols) floats of which those from matrix.cols on are zero.
+void dot_rows(const numeric::EncodedMatrix& matrix, int64_t first, int64_t rows, std::span<const float* const> tokens,
+              float* out, int64_t stride);
 
 inline size_t widened_bytes(int64_t tokens, int64_t k) {
   return static_cast<size_t>(tokens * dot_padded(k)) * sizeof(float);

@@ -6,6 +6,11 @@
 // blocked.
 #pragma once
 
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -14,6 +19,9 @@
 namespace assay::cpu {
 
 using F4 = float __attribute__((vector_size(16)));
+using I4 = int32_t __attribute__((vector_size(16)));
+using U4 = uint32_t __attribute__((vector_size(16)));
+using U16x8 = uint16_t __attribute__((vector_size(16)));
 
 inline F4 broadcast(float value) { return F4{value, value, value, value}; }
 
@@ -25,45 +33,109 @@ inline F4 load4(const float* data) {
 
 inline void store4(float* data, F4 value) { std::memcpy(data, &value, sizeof(value)); }
 
-// Elements 0..3 to `low`, 4..7 to `high`.
-inline void load8(const float* data, F4& low, F4& high) {
-  low = load4(data);
-  high = load4(data + 4);
+// value > otherwise ? value : otherwise in every lane, so `otherwise` where either is a NaN; smaller likewise. The
+// instructions of that very meaning, which gcc 12 makes four of.
+inline F4 larger(F4 value, F4 otherwise) {
+#if defined(__SSE__)
+  return _mm_max_ps(value, otherwise);
+#else
+  return value > otherwise ? value : otherwise;
+#endif
+}
+inline F4 smaller(F4 value, F4 otherwise) {
+#if defined(__SSE__)
+  return _mm_min_ps(value, otherwise);
+#else
+  return value < otherwise ? value : otherwise;
+#endif
 }
 
-inline void load8(const Bf16* data, F4& low, F4& high) {
-  using U16x8 = uint16_t __attribute__((vector_size(16)));
+// Eight consecutive elements.
+struct F8 {
+  F4 low, high;
+};
+
+inline F8 load8(const float* data) { return {load4(data), load4(data + 4)}; }
+
+inline F8 widen_bf16(U16x8 bits) {
+  const U16x8 zero = {};
+  return {reinterpret_cast<F4>(__builtin_shufflevector(zero, bits, 0, 8, 1, 9, 2, 10, 3, 11)),
+          reinterpret_cast<F4>(__builtin_shufflevector(zero, bits, 4, 12, 5, 13, 6, 14, 7, 15))};
+}
+
+inline F8 load8(const Bf16* data) {
   U16x8 bits;
   std::memcpy(&bits, data, sizeof(bits));
-  const U16x8 zero = {};
-  low = reinterpret_cast<F4>(__builtin_shufflevector(zero, bits, 0, 8, 1, 9, 2, 10, 3, 11));
-  high = reinterpret_cast<F4>(__builtin_shufflevector(zero, bits, 4, 12, 5, 13, 6, 14, 7, 15));
+  return widen_bf16(bits);
 }
 
-inline float add_lanes(F4 low, F4 high) {
-  const F4 four = low + high;
+inline void store8(float* data, F8 value) {
+  store4(data, value.low);
+  store4(data + 4, value.high);
+}
+
+// from_float<Bf16> of every lane, in the upper halves.
+inline U4 round_bf16(F4 value) {
+  const U4 bits = reinterpret_cast<U4>(value);
+  const U4 number = reinterpret_cast<U4>(value == value);  // all ones, or zero for a NaN
+  return (bits + (((bits >> 16 & 1) + 0x7fff) & number)) | (0x400000 & ~number);
+}
+
+template <class T>
+F4 round_through(F4 value);
+template <>
+inline F4 round_through<float>(F4 value) {
+  return value;
+}
+template <>
+inline F4 round_through<Bf16>(F4 value) {
+  return reinterpret_cast<F4>(round_bf16(value) & 0xffff0000u);
+}
+
+inline void store8(Bf16* data, F8 value) {
+  const auto low = reinterpret_cast<U16x8>(round_bf16(value.low)),
+             high = reinterpret_cast<U16x8>(round_bf16(value.high));
+  const U16x8 upper_halves = __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
+  std::memcpy(data, &upper_halves, sizeof(upper_halves));
+}
+
+// As load8; elements from `count` on are not read and are `rest`.
+template <class T>
+F8 load_part(const T* data, int64_t count, T rest = {}) {
+  T part[8];
+  std::fill_n(part, 8, rest);
+  std::copy_n(data, std::min<int64_t>(count, 8), part);
+  return load8(part);
+}
+
+// out[i] = body(in[i]...) for i < count, body from F4s to an F4. out may be one of in.
+template <class Out, class Body, class... In>
+void map_lanes(int64_t count, Out* out, const Body& body, const In*... in) {
+  const auto map8 = [&](Out* to, auto... values) { store8(to, {body(values.low...), body(values.high...)}); };
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) map8(out + i, load8(in + i)...);
+  if (i == count) return;
+  Out rest[8];
+  map8(rest, load_part(in + i, count - i)...);
+  std::copy_n(rest, count - i, out + i);
+}
+
+inline float add_lanes(F8 lanes) {
+  const F4 four = lanes.low + lanes.high;
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-// Sum of squares of `count` values in the order above; the last count % 8 elements join lanes 0, 1, ...
+// Sum of squares of `count` values in the order above.
 inline float sum_of_squares(const float* data, int64_t count) {
-  F4 low = {}, high = {};
+  F8 sum = {};
+  const auto add = [&](F8 value) {
+    sum.low += value.low * value.low;
+    sum.high += value.high * value.high;
+  };
   int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    F4 a, b;
-    load8(data + i, a, b);
-    low += a * a;
-    high += b * b;
-  }
-  for (int lane = 0; i < count; ++i, ++lane) {
-    const float square = data[i] * data[i];
-    if (lane < 4) {
-      low[lane] += square;
-    } else {
-      high[lane - 4] += square;
-    }
-  }
-  return add_lanes(low, high);
+  for (; i + 8 <= count; i += 8) add(load8(data + i));
+  if (i < count) add(load_part(data + i, count - i));
+  return add_lanes(sum);
 }
 
 // Whether any of `count` values is a NaN or an infinity.

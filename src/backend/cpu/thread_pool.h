@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -30,7 +29,19 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  using Body = std::function<void(int64_t begin, int64_t end)>;
+  // A callable (begin, end) by reference: tiny ops are called too often for a std::function's allocation.
+  class Body {
+   public:
+    template <class F>
+    Body(const F& body)
+        : body_(&body),
+          call_([](const void* f, int64_t begin, int64_t end) { (*static_cast<const F*>(f))(begin, end); }) {}
+    void operator()(int64_t begin, int64_t end) const { call_(body_, begin, end); }
+
+   private:
+    const void* body_;
+    void (*call_)(const void*, int64_t, int64_t);
+  };
   // grain: fewest items worth a thread of their own.
   void parallel_for(int64_t count, int64_t grain, const Body& body);
 

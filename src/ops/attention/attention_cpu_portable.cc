@@ -18,25 +18,23 @@ struct Block {
 // weight[r][j] = dot(query[r], keys[j]) for R rows and J keys at once.
 template <int R, int J, class C>
 void dot(const float* query, const C* const* keys, int32_t dim, float* weight) {
-  F4 low[R][J] = {};
-  F4 high[R][J] = {};
+  cpu::F8 sum[R][J] = {};
   for (int32_t d = 0; d < dim; d += 8) {
-    F4 key_low[J], key_high[J];
+    cpu::F8 key[J];
 #pragma GCC unroll 4
-    for (int j = 0; j < J; ++j) cpu::load8(keys[j] + d, key_low[j], key_high[j]);
+    for (int j = 0; j < J; ++j) key[j] = cpu::load8(keys[j] + d);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      F4 query_low, query_high;
-      cpu::load8(query + r * dim + d, query_low, query_high);
+      const cpu::F8 value = cpu::load8(query + r * dim + d);
 #pragma GCC unroll 4
       for (int j = 0; j < J; ++j) {
-        low[r][j] += query_low * key_low[j];
-        high[r][j] += query_high * key_high[j];
+        sum[r][j].low += value.low * key[j].low;
+        sum[r][j].high += value.high * key[j].high;
       }
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int j = 0; j < J; ++j) weight[r * kAttentionBlock + j] = cpu::add_lanes(low[r][j], high[r][j]);
+    for (int j = 0; j < J; ++j) weight[r * kAttentionBlock + j] = cpu::add_lanes(sum[r][j]);
   }
 }
 
@@ -50,27 +48,30 @@ void dot_all(const float* query, const Block<C>& block, int32_t count, int32_t d
 // output[r][d .. d + 8 * E) += sum_j weight[r][j] * values[j][d ..), j rising, for R rows at once.
 template <int R, int E, class C>
 void add_values(const float* weight, const Block<C>& block, int32_t count, int32_t d, int32_t dim, float* output) {
-  F4 sum[R][2 * E];
+  cpu::F8 sum[R][E];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int e = 0; e < 2 * E; ++e) sum[r][e] = cpu::load4(output + r * dim + d + 4 * e);
+#pragma GCC unroll 4
+    for (int e = 0; e < E; ++e) sum[r][e] = cpu::load8(output + r * dim + d + 8 * e);
   }
   for (int32_t j = 0; j < count; ++j) {
-    F4 value[2 * E];
+    cpu::F8 value[E];
 #pragma GCC unroll 4
-    for (int e = 0; e < E; ++e) cpu::load8(block.values[j] + d + 8 * e, value[2 * e], value[2 * e + 1]);
+    for (int e = 0; e < E; ++e) value[e] = cpu::load8(block.values[j] + d + 8 * e);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const F4 factor = cpu::broadcast(weight[r * kAttentionBlock + j]);
-#pragma GCC unroll 8
-      for (int e = 0; e < 2 * E; ++e) sum[r][e] += factor * value[e];
+#pragma GCC unroll 4
+      for (int e = 0; e < E; ++e) {
+        sum[r][e].low += factor * value[e].low;
+        sum[r][e].high += factor * value[e].high;
+      }
     }
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int e = 0; e < 2 * E; ++e) cpu::store4(output + r * dim + d + 4 * e, sum[r][e]);
+#pragma GCC unroll 4
+    for (int e = 0; e < E; ++e) cpu::store8(output + r * dim + d + 8 * e, sum[r][e]);
   }
 }
 
@@ -87,19 +88,18 @@ void softmax_step(const AttentionScratch& scratch, int32_t row, int32_t count, f
   std::fill(weight + count, weight + kAttentionBlock, -std::numeric_limits<float>::infinity());
   for (int32_t j = 0; j < count; ++j) weight[j] *= scale;
   F4 most = cpu::broadcast(scratch.largest[row]);
-  for (int32_t j = 0; j < kAttentionBlock; j += 4) {
-    const F4 score = cpu::load4(weight + j);
-    most = score > most ? score : most;
-  }
+  for (int32_t j = 0; j < kAttentionBlock; j += 4) most = cpu::larger(cpu::load4(weight + j), most);
   const float largest = std::max(std::max(most[0], most[1]), std::max(most[2], most[3]));
-  for (int32_t j = 0; j < kAttentionBlock; ++j) weight[j] = cpu::fast_exp(weight[j] - largest);
-  F4 low = {}, high = {};
+  cpu::F8 sum = {};
+  cpu::map_lanes(
+      kAttentionBlock, weight, [&](F4 score) { return cpu::fast_exp(score - largest); }, weight);
   for (int32_t j = 0; j < kAttentionBlock; j += 8) {
-    low += cpu::load4(weight + j);
-    high += cpu::load4(weight + j + 4);
+    const cpu::F8 value = cpu::load8(weight + j);
+    sum.low += value.low;
+    sum.high += value.high;
   }
   const float shrink = cpu::fast_exp(scratch.largest[row] - largest);
-  scratch.total[row] = scratch.total[row] * shrink + cpu::add_lanes(low, high);
+  scratch.total[row] = scratch.total[row] * shrink + cpu::add_lanes(sum);
   scratch.largest[row] = largest;
   float* output = scratch.output + int64_t{row} * dim;
   for (int32_t d = 0; d < dim; ++d) output[d] *= shrink;

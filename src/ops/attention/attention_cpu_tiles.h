@@ -131,10 +131,14 @@ class AttentionTiles : public Plan<AttentionOp::Args> {
     for (int32_t d = 0; d < dim; ++d) output[d] = output[d] / total * args.cache.v_scale;
     if (desc_.output_gate) {
       const T* gate = args.gate.row<T>(token) + head * args.gate_stride;
-      for (int32_t d = 0; d < dim; ++d) output[d] *= cpu::fast_sigmoid(cpu::to_float(gate[d]));
+      const auto gated = [](cpu::F4 exponential, cpu::F4, cpu::F4 value) {
+        return value * (1.0f / (1.0f + exponential));
+      };
+      cpu::map_with_exp(dim, output, gated, gate, output);
     }
     T* target = args.out.row<T>(token) + int64_t{head} * dim;
-    for (int32_t d = 0; d < dim; ++d) target[d] = cpu::from_float<T>(output[d]);
+    cpu::map_lanes(
+        dim, target, [](cpu::F4 value) { return value; }, output);
     if (args.lse) args.lse.row<float>(token)[head] = scratch.largest[row] + std::log(total);
   }
 

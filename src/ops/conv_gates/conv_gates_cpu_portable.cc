@@ -18,6 +18,8 @@
 namespace assay::ops {
 namespace {
 
+using cpu::F4;
+
 constexpr int64_t kMaxHeadDim = 1024;  // fp32 rows on the stack
 constexpr int64_t kGrain = 8;          // heads worth a thread: some microseconds
 
@@ -96,7 +98,8 @@ class CpuPortable : public Plan<ConvGatesOp::Args> {
     convolve(source, index, y);
     if (is_value) {
       T* out = args.v.row<T>(token) + int64_t{value_head} * desc_.value_dim;
-      for (int64_t c = 0; c < source.count; ++c) out[c] = cpu::from_float<T>(y[c]);
+      cpu::map_lanes(
+          source.count, out, [](F4 value) { return value; }, y);
       gates<T>(args, token, value_head);
     } else {
       const bool is_query = head < desc_.key_heads;
@@ -123,16 +126,20 @@ class CpuPortable : public Plan<ConvGatesOp::Args> {
         source.read(at, input);
       }
       const float* tap = taps_.data() + j * desc_.channels() + source.first;
-      for (int64_t c = 0; c < count; ++c) y[c] += tap[c] * cpu::to_float(values[c]);
+      cpu::map_lanes(
+          count, y, [](F4 sum, F4 own_tap, F4 value) { return sum + own_tap * value; }, y, tap, values);
     }
-    for (int64_t c = 0; c < count; ++c) y[c] = cpu::fast_silu(y[c]);
+    cpu::map_with_exp(
+        count, y, [](F4 exponential, F4 value) { return value / (1.0f + exponential); }, y);
   }
 
   template <class T>
   void normalise(float* y, float factor, float* out) const {
-    for (int32_t c = 0; c < desc_.key_dim; ++c) y[c] = cpu::round_through<T>(y[c]);
+    cpu::map_lanes(
+        desc_.key_dim, y, [](F4 value) { return cpu::round_through<T>(value); }, y);
     const float scale = factor / std::sqrt(cpu::sum_of_squares(y, desc_.key_dim) + 1e-6f);
-    for (int32_t c = 0; c < desc_.key_dim; ++c) out[c] = y[c] * scale;
+    cpu::map_lanes(
+        desc_.key_dim, out, [=](F4 value) { return value * scale; }, y);
   }
 
   template <class T>

@@ -1,7 +1,11 @@
-// embed on any CPU: tokens are split over the threads; a row is decoded in chunks on the stack.
+// embed on any CPU: tokens are split over the threads. A bf16 row for bf16 activations is copied; any other is decoded
+// in chunks on the stack. Moves a row in and out: at one token the call costs more than its bytes.
 #include <algorithm>
+#include <type_traits>
 
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/thread_pool.h"
+#include "base/bytes.h"
 #include "ops/embed/embed_rows.h"
 #include "ops/portable_dot.h"
 #include "ops/refusals.h"
@@ -29,12 +33,24 @@ class EmbedCpuPortable : public Plan<EmbedOp::Args> {
   template <class T>
   void copy(int32_t id, T* y) const {
     CHECK(id >= 0 && id < desc_.vocab, "token {} of {}", id, desc_.vocab);
+    if (std::is_same_v<T, cpu::Bf16> && desc_.format == numeric::WeightFormat::kBf16) {
+      return copy_bf16(matrix_.data.data() + id * desc_.hidden * 2, reinterpret_cast<uint16_t*>(y));
+    }
     const float scale = portable::global_scale(matrix_);
     float values[portable::kChunk];
     for (int64_t first = 0; first < desc_.hidden; first += portable::kChunk) {
       const int64_t count = std::min(portable::kChunk, desc_.hidden - first);
-      portable::decode({&matrix_, id}, first, count, values);
-      for (int64_t i = 0; i < count; ++i) y[first + i] = cpu::from_float<T>(values[i] * scale);
+      portable::decode(matrix_, id, first, count, values);
+      cpu::map_lanes(
+          count, y + first, [=](cpu::F4 value) { return value * scale; }, values);
+    }
+  }
+
+  // What widening and rounding do to bf16: NaNs become quiet.
+  void copy_bf16(const std::byte* from, uint16_t* y) const {
+    for (int64_t i = 0; i < desc_.hidden; ++i) {
+      const auto bits = load_unaligned<uint16_t>(from + 2 * i);
+      y[i] = bits | ((bits & 0x7fff) > 0x7f80 ? 0x40 : 0);
     }
   }
 

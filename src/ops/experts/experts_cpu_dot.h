@@ -108,7 +108,8 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
         for (int64_t u = 0; u < count; ++u) {
           float* value = gates + u * kDotRowBlock;
           const float* factor = ups + u * kDotRowBlock;
-          for (int64_t r = 0; r < rows; ++r) value[r] = cpu::fast_silu(value[r] * gate_scale) * (factor[r] * up_scale);
+          const auto multiply = [=](cpu::F4 g, cpu::F4 u) { return cpu::fast_silu(g * gate_scale) * (u * up_scale); };
+          cpu::map_lanes(rows, value, multiply, value, factor);
           for (int64_t r = 0; r < rows; ++r) store_hidden(scratch, uses[u], row + r, value[r]);
         }
       }

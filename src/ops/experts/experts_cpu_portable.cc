@@ -5,34 +5,44 @@
 
 #include "backend/cpu/exp.h"
 #include "backend/cpu/thread_pool.h"
+#include "ops/experts/expert_groups.h"
 #include "ops/experts/experts_rows.h"
 #include "ops/portable_dot.h"
+#include "ops/workspace.h"
 
 namespace assay::ops {
 namespace {
 
-using device::Arena;
-using portable::kRowTile;
+using cpu::F4;
 using portable::kTokenTile;
+
+constexpr int64_t kRowBlock = 16;  // rows whose dot products are on the stack at once, 2 KB for a tile of tokens
 
 class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
  public:
   ExpertsCpuPortable(const ExpertsDesc& desc, const WeightSource& source) : desc_(desc), source_(source) {}
 
-  static size_t workspace_bytes(const ExpertsDesc& desc, int64_t tokens) { return carve(desc, tokens, nullptr).bytes; }
+  static size_t workspace_bytes(const ExpertsDesc& desc, int64_t tokens) {
+    Workspace counted;
+    carve(desc, tokens, counted);
+    return counted.used();
+  }
 
   void enqueue(const ExpertsOp::Args& args, const Launch& launch) const override {
     const int64_t tokens = args.tokens.total;
     if (tokens == 0) return;
     CHECK(args.x.cols == desc_.hidden && args.y.cols == desc_.hidden && args.ids.cols == desc_.top_k, "experts {}",
           describe(desc_));
-    const Scratch scratch = carve(desc_, tokens, static_cast<std::byte*>(launch.workspace.data));
-    group(args, scratch);
+    Workspace workspace(launch.workspace);
+    const Scratch scratch = carve(desc_, tokens, workspace);
+    scratch.groups.fill(args.ids, tokens);
     portable::widen(args.x, tokens, scratch.x);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     const int64_t uses = tokens * desc_.top_k;
     pool.parallel_for(desc_.intermediate, portable::row_grain(uses * desc_.hidden * 2),
-                      [&](int64_t begin, int64_t end) { hidden(scratch, begin, end); });
+                      [&](int64_t begin, int64_t end) {
+                        cpu::with_activation(desc_.activation, [&]<class T>() { hidden<T>(scratch, begin, end); });
+                      });
     if (launch.taps != nullptr) {
       launch.taps->record("experts.hidden", launch.layer,
                           ConstView(scratch.h, DType::kF32, uses, desc_.intermediate, dot_padded(desc_.intermediate)));
@@ -44,92 +54,49 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
   }
 
  private:
-  // A use is token * top_k + choice.
   struct Scratch {
-    int32_t* start;  // [E + 1] of the uses of each expert
-    int32_t* uses;   // [T * k] grouped by expert, ascending
-    float* x;        // [T, padded hidden]
-    float* h;        // [T * k, padded I]
-    float* sums;     // [T, hidden]
-    size_t bytes;
+    ExpertGroups groups;
+    float* x;     // [T, padded hidden]
+    float* h;     // [T * k, padded I]
+    float* sums;  // [T, hidden]
   };
 
-  // Without a base only the size is computed.
-  static Scratch carve(const ExpertsDesc& desc, int64_t tokens, std::byte* base) {
-    Scratch scratch{};
-    const auto take = [&]<class T>(T*& part, int64_t count) {
-      if (base != nullptr) part = reinterpret_cast<T*>(base + scratch.bytes);
-      scratch.bytes += Arena::round_up(static_cast<size_t>(count) * sizeof(T));
+  static Scratch carve(const ExpertsDesc& desc, int64_t tokens, Workspace& workspace) {
+    const auto take = [&](int64_t rows, int64_t cols) {
+      return static_cast<float*>(workspace.take(DType::kF32, rows, cols).data);
     };
-    take(scratch.start, desc.experts + 1);
-    take(scratch.uses, tokens * desc.top_k);
-    take(scratch.x, tokens * dot_padded(desc.hidden));
-    take(scratch.h, tokens * desc.top_k * dot_padded(desc.intermediate));
-    take(scratch.sums, tokens * desc.hidden);
+    Scratch scratch;
+    scratch.groups = ExpertGroups(desc.experts, desc.top_k, tokens, workspace);
+    scratch.x = take(tokens, dot_padded(desc.hidden));
+    scratch.h = take(tokens * desc.top_k, dot_padded(desc.intermediate));
+    scratch.sums = take(tokens, desc.hidden);
     return scratch;
   }
 
-  // Counting sort of the uses by expert.
-  void group(const ExpertsOp::Args& args, const Scratch& scratch) const {
-    std::fill_n(scratch.start, desc_.experts + 1, 0);
-    for (int32_t t = 0; t < args.tokens.total; ++t) {
-      for (int32_t i = 0; i < desc_.top_k; ++i) {
-        const int32_t id = args.ids.row<int32_t>(t)[i];
-        CHECK(id >= 0 && id < desc_.experts, "expert {} of {}, token {}", id, desc_.experts, t);
-        ++scratch.start[id + 1];
-      }
-    }
-    for (int32_t e = 0; e < desc_.experts; ++e) scratch.start[e + 1] += scratch.start[e];
-    // Filled from each group's end; afterwards start[e + 1] has moved down to the start of e.
-    for (int32_t t = args.tokens.total - 1; t >= 0; --t) {
-      for (int32_t i = desc_.top_k - 1; i >= 0; --i) {
-        scratch.uses[--scratch.start[args.ids.row<int32_t>(t)[i] + 1]] = t * desc_.top_k + i;
-      }
-    }
-    for (int32_t e = 0; e < desc_.experts; ++e) scratch.start[e] = scratch.start[e + 1];
-    scratch.start[desc_.experts] = args.tokens.total * desc_.top_k;
-  }
-
-  // Calls body(expert, uses, count) with up to kTokenTile uses of each chosen expert, in ascending order.
-  template <class Body>
-  void for_each_tile(const Scratch& scratch, const Body& body) const {
-    for (int32_t e = 0; e < desc_.experts; ++e) {
-      for (int64_t use = scratch.start[e]; use < scratch.start[e + 1]; use += kTokenTile) {
-        body(static_cast<size_t>(e), scratch.uses + use, std::min<int64_t>(kTokenTile, scratch.start[e + 1] - use));
-      }
-    }
-  }
-
   // Rows [begin, end) of h for every use.
+  template <class T>
   void hidden(const Scratch& scratch, int64_t begin, int64_t end) const {
-    constexpr int64_t kPairs = kRowTile / 2;
     const int64_t stride = dot_padded(desc_.intermediate);
-    for_each_tile(scratch, [&](size_t expert, const int32_t* uses, int64_t count) {
+    scratch.groups.for_each_tile(kTokenTile, [&](size_t expert, const int32_t* uses, int64_t count) {
       const numeric::EncodedMatrix& gate = source_.matrices[3 * expert];
       const numeric::EncodedMatrix& up = source_.matrices[3 * expert + 1];
-      const float gate_scale = portable::global_scale(gate), up_scale = portable::global_scale(up);
-      const float* tokens[kTokenTile];
-      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + uses[u] / desc_.top_k * dot_padded(desc_.hidden);
-      for (int64_t row = begin; row < end; row += kPairs) {
-        const int64_t pairs = std::min(kPairs, end - row);
-        portable::WeightRow rows[kRowTile];
-        for (int64_t p = 0; p < pairs; ++p) rows[2 * p] = {&gate, row + p}, rows[2 * p + 1] = {&up, row + p};
-        float dots[kRowTile * kTokenTile];
-        portable::dot_tile({rows, static_cast<size_t>(2 * pairs)}, {tokens, static_cast<size_t>(count)}, desc_.hidden,
-                           dots);
+      const float* x[kTokenTile];
+      for (int64_t u = 0; u < count; ++u) x[u] = scratch.x + uses[u] / desc_.top_k * dot_padded(desc_.hidden);
+      const std::span tokens(x, static_cast<size_t>(count));
+      for (int64_t row = begin; row < end; row += kRowBlock) {
+        const int64_t rows = std::min(kRowBlock, end - row);
+        float gates[kTokenTile * kRowBlock], ups[kTokenTile * kRowBlock];
+        portable::dot_rows(gate, row, rows, tokens, gates, kRowBlock);
+        portable::dot_rows(up, row, rows, tokens, ups, kRowBlock);
+        const auto multiply = [](F4 g, F4 u) { return cpu::round_through<T>(cpu::fast_silu(g) * u); };
         for (int64_t u = 0; u < count; ++u) {
-          for (int64_t p = 0; p < pairs; ++p) {
-            const float value = cpu::fast_silu(dots[2 * p * kTokenTile + u] * gate_scale) *
-                                (dots[(2 * p + 1) * kTokenTile + u] * up_scale);
-            scratch.h[uses[u] * stride + row + p] =
-                desc_.activation == DType::kBf16 ? cpu::round_through<cpu::Bf16>(value) : value;
-          }
+          cpu::map_lanes(rows, scratch.h + uses[u] * stride + row, multiply, gates + u * kRowBlock,
+                         ups + u * kRowBlock);
         }
       }
     });
     if (end != desc_.intermediate) return;
-    const int64_t uses = scratch.start[desc_.experts];
-    for (int64_t use = 0; use < uses; ++use)
+    for (int64_t use = 0; use < scratch.groups.uses(); ++use)
       std::fill(scratch.h + use * stride + end, scratch.h + (use + 1) * stride, 0.0f);
   }
 
@@ -137,23 +104,20 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
   void down(const ExpertsOp::Args& args, const Scratch& scratch, int64_t begin, int64_t end) const {
     for (int64_t t = 0; t < args.tokens.total; ++t)
       std::fill_n(scratch.sums + t * desc_.hidden + begin, end - begin, 0.0f);
-    for_each_tile(scratch, [&](size_t expert, const int32_t* uses, int64_t count) {
+    scratch.groups.for_each_tile(kTokenTile, [&](size_t expert, const int32_t* uses, int64_t count) {
       const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + 2];
-      const float scale = portable::global_scale(matrix);
-      const float* tokens[kTokenTile];
-      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + uses[u] * dot_padded(desc_.intermediate);
-      for (int64_t n = begin; n < end; n += kRowTile) {
-        const int64_t count_n = std::min(kRowTile, end - n);
-        portable::WeightRow rows[kRowTile];
-        for (int64_t r = 0; r < count_n; ++r) rows[r] = {&matrix, n + r};
-        float dots[kRowTile * kTokenTile];
-        portable::dot_tile({rows, static_cast<size_t>(count_n)}, {tokens, static_cast<size_t>(count)},
-                           desc_.intermediate, dots);
+      const float* h[kTokenTile];
+      for (int64_t u = 0; u < count; ++u) h[u] = scratch.h + uses[u] * dot_padded(desc_.intermediate);
+      for (int64_t n = begin; n < end; n += kRowBlock) {
+        const int64_t rows = std::min(kRowBlock, end - n);
+        float dots[kTokenTile * kRowBlock];
+        portable::dot_rows(matrix, n, rows, {h, static_cast<size_t>(count)}, dots, kRowBlock);
         for (int64_t u = 0; u < count; ++u) {
           const int64_t t = uses[u] / desc_.top_k;
           const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];
           float* sums = scratch.sums + t * desc_.hidden + n;
-          for (int64_t r = 0; r < count_n; ++r) sums[r] += weight * (dots[r * kTokenTile + u] * scale);
+          const auto add = [=](F4 sum, F4 dot) { return sum + weight * dot; };
+          cpu::map_lanes(rows, sums, add, sums, dots + u * kRowBlock);
         }
       }
     });
@@ -162,15 +126,19 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
   template <class T>
   void finish(const ExpertsOp::Args& args, const Scratch& scratch, int64_t begin, int64_t end) const {
     for (int64_t t = 0; t < args.tokens.total; ++t) {
-      const float* sums = scratch.sums + t * desc_.hidden;
-      const T* shared = args.shared ? args.shared.row<T>(t) : nullptr;
-      const float shared_scale = args.shared ? *args.shared_scale.row<float>(t) : 0.0f;
-      const T* residual = args.residual ? args.residual.row<T>(t) : nullptr;
-      T* y = args.y.row<T>(t);
-      for (int64_t n = begin; n < end; ++n) {
-        const float sum = shared == nullptr ? sums[n] : sums[n] + shared_scale * cpu::to_float(shared[n]);
-        const float value = cpu::round_through<T>(sum);
-        y[n] = cpu::from_float<T>(residual == nullptr ? value : cpu::to_float(residual[n]) + value);
+      float* sums = scratch.sums + t * desc_.hidden + begin;
+      T* y = args.y.row<T>(t) + begin;
+      if (args.shared) {
+        const float scale = *args.shared_scale.row<float>(t);
+        const auto add = [=](F4 sum, F4 shared) { return sum + scale * shared; };
+        cpu::map_lanes(end - begin, sums, add, sums, args.shared.row<T>(t) + begin);
+      }
+      if (args.residual) {
+        const auto add = [](F4 sum, F4 residual) { return residual + cpu::round_through<T>(sum); };
+        cpu::map_lanes(end - begin, y, add, sums, args.residual.row<T>(t) + begin);
+      } else {
+        cpu::map_lanes(
+            end - begin, y, [](F4 sum) { return sum; }, sums);
       }
     }
   }

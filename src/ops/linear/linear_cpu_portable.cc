@@ -3,6 +3,7 @@
 // many.
 #include <algorithm>
 
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/checked_source.h"
 #include "ops/linear/linear_rows.h"
@@ -11,8 +12,9 @@
 namespace assay::ops {
 namespace {
 
-using portable::kRowTile;
 using portable::kTokenTile;
+
+constexpr int64_t kRowBlock = 64;  // outputs of a tile of tokens on the stack, 8 KB
 
 class LinearCpuPortable : public Plan<LinearOp::Args> {
  public:
@@ -46,18 +48,18 @@ class LinearCpuPortable : public Plan<LinearOp::Args> {
     for (int64_t n = begin; n < end;) {
       while (n >= shard_begin + source_.matrices[shard].rows) shard_begin += source_.matrices[shard++].rows;
       const numeric::EncodedMatrix& matrix = source_.matrices[shard];
-      const int64_t rows = std::min({kRowTile, end - n, shard_begin + matrix.rows - n});
-      portable::WeightRow tile_rows[kRowTile];
-      for (int64_t r = 0; r < rows; ++r) tile_rows[r] = {&matrix, n + r - shard_begin};
-      float dots[kRowTile * kTokenTile];
-      portable::dot_tile({tile_rows, static_cast<size_t>(rows)}, {tokens, static_cast<size_t>(count)}, desc_.k, dots);
-      const float scale = portable::global_scale(matrix);
+      const int64_t rows = std::min({kRowBlock, end - n, shard_begin + matrix.rows - n});
+      float dots[kTokenTile * kRowBlock];
+      portable::dot_rows(matrix, n - shard_begin, rows, {tokens, static_cast<size_t>(count)}, dots, kRowBlock);
       for (int64_t t = 0; t < count; ++t) {
+        const float* dot = dots + t * kRowBlock;
         Out* y = args.y.row<Out>(first + t) + n;
-        const Out* residual = args.residual ? args.residual.row<Out>(first + t) + n : nullptr;
-        for (int64_t r = 0; r < rows; ++r) {
-          const Out value = cpu::from_float<Out>(dots[r * kTokenTile + t] * scale);
-          y[r] = residual == nullptr ? value : cpu::from_float<Out>(cpu::to_float(residual[r]) + cpu::to_float(value));
+        if (args.residual) {
+          const auto add = [](cpu::F4 value, cpu::F4 residual) { return residual + cpu::round_through<Out>(value); };
+          cpu::map_lanes(rows, y, add, dot, args.residual.row<Out>(first + t) + n);
+        } else {
+          cpu::map_lanes(
+              rows, y, [](cpu::F4 value) { return value; }, dot);
         }
       }
       n += rows;

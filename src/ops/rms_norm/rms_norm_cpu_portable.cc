@@ -16,36 +16,30 @@
 namespace assay::ops {
 namespace {
 
+using cpu::F4;
+
 constexpr int64_t kValuesPerPiece = 20'000;
-constexpr int64_t kBlock = 64;
 
 template <class T>
 float sum_of_squares(const T* x, int64_t width) {
-  cpu::F4 sums[4] = {};
+  F4 sums[4] = {};
+  const auto add = [&](cpu::F8 first, cpu::F8 second) {
+    sums[0] += first.low * first.low;
+    sums[1] += first.high * first.high;
+    sums[2] += second.low * second.low;
+    sums[3] += second.high * second.high;
+  };
   int64_t k = 0;
-  for (; k + kDotLanes <= width; k += kDotLanes) {
-    cpu::F4 values[4];
-    cpu::load8(x + k, values[0], values[1]);
-    cpu::load8(x + k + 8, values[2], values[3]);
-    for (int part = 0; part < 4; ++part) sums[part] += values[part] * values[part];
-  }
-  float lanes[kDotLanes];
-  for (int part = 0; part < 4; ++part) cpu::store4(lanes + 4 * part, sums[part]);
-  for (int64_t lane = 0; k + lane < width; ++lane) {
-    const float value = cpu::to_float(x[k + lane]);
-    lanes[lane] += value * value;
-  }
-  for (int64_t half = kDotLanes / 2; half > 0; half /= 2) {
-    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  }
-  return lanes[0];
+  for (; k + kDotLanes <= width; k += kDotLanes) add(cpu::load8(x + k), cpu::load8(x + k + 8));
+  if (k < width) add(cpu::load_part(x + k, width - k), cpu::load_part(x + k + 8, width - k - 8));
+  return cpu::add_lanes({sums[0] + sums[2], sums[1] + sums[3]});
 }
 
 class RmsNormCpuPortable : public Plan<RmsNormOp::Args> {
  public:
   RmsNormCpuPortable(const RmsNormDesc& desc, const WeightSource& source) : desc_(desc) {
     weight_.resize(static_cast<size_t>(dot_padded(desc.width)));
-    portable::decode({&source.matrices[0], 0}, 0, desc.width, weight_.data());
+    portable::decode(source.matrices[0], 0, 0, desc.width, weight_.data());
     if (desc.kind == NormKind::kZeroCentred) {
       for (float& weight : weight_) weight = 1.0f + weight;
     }
@@ -80,28 +74,22 @@ class RmsNormCpuPortable : public Plan<RmsNormOp::Args> {
     const bool finite = std::isfinite(squares) ||
                         std::all_of(x, x + desc_.width, [](T value) { return std::isfinite(cpu::to_float(value)); });
     const float scale = 1.0f / std::sqrt(squares / static_cast<float>(desc_.width) + desc_.eps);
-    if (desc_.kind == NormKind::kGated) {
-      gate(x, args.z.row<T>(t) + first, scale, y);
+    const float* weight = weight_.data();
+    if (desc_.kind == NormKind::kZeroCentred) {
+      cpu::map_lanes(
+          desc_.width, y, [=](F4 value, F4 w) { return value * scale * w; }, x, weight);
+    } else if (const T* z = args.z.row<T>(t) + first; desc_.sigmoid_gate) {
+      const auto gate = [=](F4 exponential, F4, F4 value, F4 w) {
+        return value * scale * w * (1.0f / (1.0f + exponential));
+      };
+      cpu::map_with_exp(desc_.width, y, gate, z, x, weight);
     } else {
-      for (int64_t i = 0; i < desc_.width; ++i) y[i] = cpu::from_float<T>(cpu::to_float(x[i]) * scale * weight_[i]);
+      const auto gate = [=](F4 exponential, F4 z_lanes, F4 value, F4 w) {
+        return value * scale * w * (z_lanes / (1.0f + exponential));
+      };
+      cpu::map_with_exp(desc_.width, y, gate, z, x, weight);
     }
     return finite;
-  }
-
-  template <class T>
-  void gate(const T* x, const T* z, float scale, T* y) const {
-    float act[kBlock], value[kBlock];  // plain fp32 loops are the ones that vectorise
-    const float* weight = weight_.data();
-    for (int64_t first = 0; first < desc_.width; first += kBlock) {
-      const int64_t count = std::min(kBlock, desc_.width - first);
-      for (int64_t i = 0; i < count; ++i) act[i] = cpu::to_float(z[first + i]);
-      for (int64_t i = 0; i < count; ++i) value[i] = 1.0f + cpu::fast_exp(-act[i]);
-      if (desc_.sigmoid_gate) std::fill_n(act, count, 1.0f);
-      for (int64_t i = 0; i < count; ++i) act[i] = act[i] / value[i];
-      for (int64_t i = 0; i < count; ++i) value[i] = cpu::to_float(x[first + i]);
-      for (int64_t i = 0; i < count; ++i) value[i] = value[i] * scale * weight[first + i] * act[i];
-      for (int64_t i = 0; i < count; ++i) y[first + i] = cpu::from_float<T>(value[i]);
-    }
   }
 
   RmsNormDesc desc_;

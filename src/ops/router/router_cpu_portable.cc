@@ -2,6 +2,7 @@
 // tokens. For one token of a small model both stay on the caller.
 #include <algorithm>
 
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/portable_dot.h"
 #include "ops/router/router_cpu_choice.h"
@@ -10,17 +11,12 @@
 namespace assay::ops {
 namespace {
 
-using portable::kRowTile;
 using portable::kTokenTile;
 
 class RouterCpuPortable : public Plan<RouterOp::Args> {
  public:
   RouterCpuPortable(const RouterDesc& desc, std::vector<numeric::EncodedMatrix> matrices)
-      : desc_(desc), matrices_(std::move(matrices)) {
-    for (const numeric::EncodedMatrix& matrix : matrices_) {
-      for (int64_t row = 0; row < matrix.rows; ++row) rows_.push_back({&matrix, row});
-    }
-  }
+      : desc_(desc), matrices_(std::move(matrices)) {}
 
   static size_t workspace_bytes(const RouterDesc& desc, int64_t tokens) {
     return portable::widened_bytes(tokens, desc.hidden) +
@@ -35,39 +31,42 @@ class RouterCpuPortable : public Plan<RouterOp::Args> {
     float* logits = x + tokens * dot_padded(desc_.hidden);
     portable::widen(args.x, tokens, x);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
-    pool.parallel_for(static_cast<int64_t>(rows_.size()), portable::row_grain(tokens * desc_.hidden),
-                      [&](int64_t begin, int64_t end) { dots(x, tokens, begin, end, logits); });
+    pool.parallel_for(desc_.experts + (desc_.shared_gate ? 1 : 0), portable::row_grain(tokens * desc_.hidden),
+                      [&](int64_t begin, int64_t end) {
+                        cpu::with_activation(desc_.activation,
+                                             [&]<class T>() { dots<T>(x, tokens, begin, end, logits); });
+                      });
     pool.parallel_for(tokens, route_grain(desc_), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) route(desc_, args, t, logits + t * (desc_.experts + 1));
     });
   }
 
  private:
+  // logits[t][row] for rows [begin, end) of the gate and, behind them, the shared gate; rounded.
+  template <class T>
   void dots(const float* x, int64_t tokens, int64_t begin, int64_t end, float* logits) const {
-    const bool bf16 = desc_.activation == DType::kBf16;
+    const int64_t stride = desc_.experts + 1;
     for (int64_t first = 0; first < tokens; first += kTokenTile) {
       const int64_t count = std::min(kTokenTile, tokens - first);
       const float* tile_tokens[kTokenTile];
       for (int64_t t = 0; t < count; ++t) tile_tokens[t] = x + (first + t) * dot_padded(desc_.hidden);
-      for (int64_t row = begin; row < end; row += kRowTile) {
-        const auto rows =
-            std::span(rows_).subspan(static_cast<size_t>(row), static_cast<size_t>(std::min(kRowTile, end - row)));
-        float sums[kRowTile * kTokenTile];
-        portable::dot_tile(rows, {tile_tokens, static_cast<size_t>(count)}, desc_.hidden, sums);
-        for (int64_t r = 0; r < static_cast<int64_t>(rows.size()); ++r) {
-          const float scale = portable::global_scale(*rows[static_cast<size_t>(r)].matrix);
-          for (int64_t t = 0; t < count; ++t) {
-            const float value = sums[r * kTokenTile + t] * scale;
-            logits[(first + t) * (desc_.experts + 1) + row + r] = bf16 ? cpu::round_through<cpu::Bf16>(value) : value;
-          }
-        }
+      float* out = logits + first * stride;
+      for (int64_t row = begin; row < end;) {
+        const bool shared = row >= desc_.experts;
+        const int64_t rows = shared ? 1 : std::min<int64_t>(end, desc_.experts) - row;
+        portable::dot_rows(matrices_[shared ? 1 : 0], shared ? 0 : row, rows, {tile_tokens, static_cast<size_t>(count)},
+                           out + row, stride);
+        row += rows;
+      }
+      for (int64_t t = 0; t < count; ++t, out += stride) {
+        cpu::map_lanes(
+            end - begin, out + begin, [](cpu::F4 logit) { return cpu::round_through<T>(logit); }, out + begin);
       }
     }
   }
 
   RouterDesc desc_;
   std::vector<numeric::EncodedMatrix> matrices_;
-  std::vector<portable::WeightRow> rows_;  // into matrices_
 };
 
 }  // namespace

@@ -1,11 +1,11 @@
 // sample in plain C++, three passes. First and second go over (row, block of 1024 columns) items: each block's largest
-// logit and whether it holds NaN or +inf, then its sums of exponentials. Third, one item a row: only the blocks that
-// reach near the largest logit are looked at again, for as many leading columns as the row's parameters need; a row
-// that needs them all ends in a full sort. A row with adjustments draws from a copy of its logits, which the third pass
-// makes and scans. Bound by reading the logits twice: 8 * vocab bytes a row.
+// logit and whether it holds NaN or +inf, then its sums of exponentials. Third, one item a row: the blocks that reach
+// near the largest logit are looked at again, for as many columns as the row's parameters need (sample_ranking.h). A
+// row with adjustments draws from a copy of its logits, which the third pass makes and scans. Bound by the
+// exponentials, one a column and a second one of a row that is drawn: about fifteen operations each.
 //
-// Order: in a block the lane order of backend/cpu/lanes.h in fp32; blocks are added in fp64, rising; running sums over
-// sorted columns in fp64.
+// Order: in a block the lane order of backend/cpu/lanes.h in fp32, blocks in fp64, rising; the weights that tokens are
+// drawn by add up exactly.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,6 +16,7 @@
 #include "backend/cpu/work_queue.h"
 #include "ops/host_launch.h"
 #include "ops/sample/sample_random.h"
+#include "ops/sample/sample_ranking.h"
 #include "ops/sample/sample_rows.h"
 #include "ops/workspace.h"
 
@@ -31,51 +32,55 @@ struct BlockStats {
   float largest;       // over all columns
   float real_largest;  // over real columns
   float sum;           // of exp(logit - row's largest), all columns
-  float real_sum;      // of exp((logit - row's real largest) / temperature), real columns
+  double real_sum;     // of the weights of real columns (sample_ranking.h)
   int32_t bad;         // a NaN or +inf
 };
 
-struct Candidate {
-  float logit;
-  int32_t id;
-};
-
-bool before(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
-
+// Of `count` columns; NaNs are passed over.
 float largest_of(const float* data, int32_t count) {
-  F4 most = cpu::broadcast(-kInfinity);
+  cpu::F8 most = {cpu::broadcast(-kInfinity), cpu::broadcast(-kInfinity)};
+  const auto add = [&](cpu::F8 value) {
+    most.low = cpu::larger(value.low, most.low);
+    most.high = cpu::larger(value.high, most.high);
+  };
   int32_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    const F4 value = cpu::load4(data + i);
-    most = value > most ? value : most;
-  }
-  float largest = std::max(std::max(most[0], most[1]), std::max(most[2], most[3]));
-  for (; i < count; ++i) largest = std::max(largest, data[i]);
-  return largest;
+  for (; i + 8 <= count; i += 8) add(cpu::load8(data + i));
+  if (i < count) add(cpu::load_part(data + i, count - i, -kInfinity));
+  const F4 four = cpu::larger(most.low, most.high);
+  return std::max(std::max(four[0], four[1]), std::max(four[2], four[3]));
 }
 
-bool any_bad(const float* data, int32_t count) {
+bool any_nan(const float* data, int32_t count) {
   int32_t found = 0;
-  for (int32_t i = 0; i < count; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(data[i]);
-    const auto magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
-    found |= (magnitude >= 0x7f800000 ? 1 : 0) & (bits != 0xff800000u ? 1 : 0);
-  }
+  for (int32_t i = 0; i < count; ++i) found |= (std::bit_cast<int32_t>(data[i]) & 0x7fffffff) > 0x7f800000 ? 1 : 0;
   return found != 0;
 }
 
-// Sum of exp((data - largest) / temperature).
-float sum_of_exp(const float* data, int32_t count, float largest, float temperature) {
-  float weight[kBlock];
-  const int32_t padded = (count + 7) / 8 * 8;
-  for (int32_t i = 0; i < count; ++i) weight[i] = cpu::fast_exp((data[i] - largest) / temperature);
-  std::fill(weight + count, weight + padded, 0.0f);
-  F4 low = {}, high = {};
-  for (int32_t i = 0; i < padded; i += 8) {
-    low += cpu::load4(weight + i);
-    high += cpu::load4(weight + i + 4);
-  }
-  return cpu::add_lanes(low, high);
+// Sum of exp(data - largest).
+float sum_of_exp(const float* data, int32_t count, float largest) {
+  cpu::F8 sum = {};
+  const auto add = [&](cpu::F8 value) {
+    sum.low += cpu::fast_exp(value.low - largest);
+    sum.high += cpu::fast_exp(value.high - largest);
+  };
+  int32_t i = 0;
+  for (; i + 8 <= count; i += 8) add(cpu::load8(data + i));
+  if (i < count) add(cpu::load_part(data + i, count - i, -kInfinity));
+  return cpu::add_lanes(sum);
+}
+
+// Sum of the weights exp((data - largest) / temperature), exact.
+double sum_of_weights(const float* data, int32_t count, float largest, float temperature) {
+  double sums[4] = {};
+  const auto add = [&](F4 value) {
+    float weight[4];
+    cpu::store4(weight, rounded_weight(cpu::fast_exp((value - largest) / temperature)));
+    for (int lane = 0; lane < 4; ++lane) sums[lane] += weight[lane];
+  };
+  int32_t i = 0;
+  for (; i + 4 <= count; i += 4) add(cpu::load4(data + i));
+  if (i < count) add(cpu::load_part(data + i, count - i, -kInfinity).low);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 // One row after the passes over blocks.
@@ -85,7 +90,8 @@ struct Row {
   const BlockStats* blocks;
   int32_t block_count;
   int32_t real_vocab;
-  Candidate* candidates;  // [real_vocab]
+  Candidate* candidates;  // [real_vocab + Ranking::kPad]
+  Candidate* members;     // [real_vocab]
   float real_largest;
   double real_total;
 
@@ -116,10 +122,6 @@ struct Row {
     }
   }
 
-  float weight(int32_t index) const {
-    return cpu::fast_exp((candidates[index].logit - real_largest) / params.temperature);
-  }
-
   int32_t greedy() const {
     for (int32_t b = 0;; ++b) {
       if (blocks[b].real_largest != real_largest) continue;
@@ -129,54 +131,41 @@ struct Row {
     }
   }
 
-  // From `count` sorted candidates, which are `complete` when no later column can be kept. -1: more are needed.
-  int32_t draw(int32_t count, bool complete) const {
-    const bool cut_by_share = params.top_p < 1;
-    double all = real_total;
+  // From the columns within `reach` temperatures of the largest logit. -1: more are needed.
+  int32_t draw(float reach) const {
+    using Prefix = Ranking::Prefix;
+    const bool complete = reach >= kRankingReach;  // any other column has weight zero
+    const int32_t count = gather(real_largest - reach * params.temperature);
+    const Ranking ranking(candidates, count, real_largest, params.temperature, reach, members);
+    Prefix kept{real_vocab, real_total};
+    const auto keep = [&](const Prefix& prefix) {
+      if (prefix.count < kept.count) kept = prefix;
+    };
     if (params.top_k > 0) {
-      all = 0;
-      for (int32_t i = 0; i < count; ++i) all += weight(i);
+      if (count < params.top_k && !complete) return -1;
+      keep(ranking.first(params.top_k));
     }
-    const double share = cut_by_share ? params.top_p * all : std::numeric_limits<double>::infinity();
-    const bool cut = cut_by_share || params.min_p > 0;
-    const double uniform = sample_uniform(params.seed, params.counter);
-    double sum = 0;
-    int32_t kept = 0;
-    bool ended = complete;
-    while (kept < count) {
-      const float next = weight(kept);
-      if (kept > 0 && (sum >= share || next < params.min_p)) {
-        ended = true;
-        break;
-      }
-      sum += next;
-      ++kept;
+    if (params.top_p < 1) {
+      const double share = params.top_p * kept.sum;
+      const Prefix prefix = ranking.reaching(share);
+      if (prefix.sum < share && !complete) return -1;
+      keep(prefix);
     }
-    if (sum >= share) ended = true;
-    if (!ended && cut) return -1;
-    const double target = uniform * (ended && (cut || params.top_k > 0) ? sum : real_total);
-    double running = 0;
-    int32_t last = 0;
-    for (int32_t i = 0; i < kept; ++i) {
-      const float own = weight(i);
-      running += own;
-      if (running > target) return candidates[i].id;
-      if (own > 0) last = i;
+    if (params.min_p > 0) {
+      const int32_t likely = ranking.count_at_least(params.min_p);
+      if (likely == count && !complete) return -1;
+      keep(ranking.first(std::max(likely, 1)));
     }
-    return ended ? candidates[last].id : -1;  // ended: u * sum rounded up to sum
+    // Below the sum also where u * sum rounds up to it.
+    const double target = std::min(sample_uniform(params.seed, params.counter) * kept.sum, std::nextafter(kept.sum, 0));
+    const Prefix chosen = ranking.reaching(std::nextafter(target, kept.sum));
+    return chosen.sum > target ? chosen.last : -1;
   }
 
   int32_t sample() const {
     if (params.temperature <= 0 || params.top_k == 1) return greedy();
-    if (params.top_k > 0) {
-      const int32_t count = leading(std::min(params.top_k, real_vocab));
-      return draw(count, true);
-    }
-    for (float reach = 4.0f;; reach *= 2) {
-      const bool all = reach > 128.0f;
-      const int32_t count = gather(all ? -kInfinity : real_largest - reach * params.temperature);
-      std::sort(candidates, candidates + count, before);
-      const int32_t token = draw(count, all);
+    for (float reach = 4;; reach *= 2) {
+      const int32_t token = draw(reach);
       if (token >= 0) return token;
     }
   }
@@ -223,16 +212,18 @@ class CpuPortable : public Plan<SampleOp::Args> {
  private:
   struct Scratch {
     Candidate* candidates;
+    Candidate* members;
     float* adjusted;
     BlockStats* blocks;
   };
 
   static Scratch place_scratch(Workspace& workspace, const SampleDesc& desc) {
-    const View candidates = workspace.take(DType::kU8, desc.real_vocab, sizeof(Candidate));
+    const View candidates = workspace.take(DType::kU8, desc.real_vocab + Ranking::kPad, sizeof(Candidate));
+    const View members = workspace.take(DType::kU8, desc.real_vocab, sizeof(Candidate));
     const View adjusted = workspace.take(DType::kF32, 1, desc.real_vocab);
     const View blocks = workspace.take(DType::kU8, block_count(desc), sizeof(BlockStats));
-    return {static_cast<Candidate*>(candidates.data), static_cast<float*>(adjusted.data),
-            static_cast<BlockStats*>(blocks.data)};
+    return {static_cast<Candidate*>(candidates.data), static_cast<Candidate*>(members.data),
+            static_cast<float*>(adjusted.data), static_cast<BlockStats*>(blocks.data)};
   }
 
   struct Largest {
@@ -257,9 +248,10 @@ class CpuPortable : public Plan<SampleOp::Args> {
 
   void scan(const SampleOp::Args& args, int64_t row, int64_t block, BlockStats& stats) const {
     const float* data = args.logits.row<float>(row) + block * kBlock;
-    stats.largest = largest_of(data, columns(block, desc_.vocab));
-    stats.real_largest = largest_of(data, columns(block, desc_.real_vocab));
-    stats.bad = any_bad(data, columns(block, desc_.vocab)) ? 1 : 0;
+    const int32_t all = columns(block, desc_.vocab), real = columns(block, desc_.real_vocab);
+    stats.real_largest = largest_of(data, real);
+    stats.largest = std::max(stats.real_largest, largest_of(data + real, all - real));
+    stats.bad = stats.largest == kInfinity || any_nan(data, all) ? 1 : 0;
   }
 
   void add_up(const SampleOp::Args& args, int64_t row, int64_t block, const Largest& largest, BlockStats& stats) const {
@@ -267,9 +259,9 @@ class CpuPortable : public Plan<SampleOp::Args> {
     const float* data = args.logits.row<float>(row) + block * kBlock;
     const SampleParams& params = args.params[row];
     const bool sampled = params.target < 0 && params.temperature > 0 && params.adjustment_count == 0;
-    stats.sum = sum_of_exp(data, columns(block, desc_.vocab), largest.all, 1.0f);
+    stats.sum = sum_of_exp(data, columns(block, desc_.vocab), largest.all);
     stats.real_sum =
-        sampled ? sum_of_exp(data, columns(block, desc_.real_vocab), largest.real, params.temperature) : 0.0f;
+        sampled ? sum_of_weights(data, columns(block, desc_.real_vocab), largest.real, params.temperature) : 0;
   }
 
   // The token of a row with adjustments.
@@ -283,14 +275,15 @@ class CpuPortable : public Plan<SampleOp::Args> {
       logit = adjusted_logit(logit, adjustment);
     }
     const int32_t blocks = (desc_.real_vocab + kBlock - 1) / kBlock;
-    Row work{scratch.adjusted, params, scratch.blocks, blocks, desc_.real_vocab, scratch.candidates, -kInfinity, 0};
+    Row work{scratch.adjusted,   params,          scratch.blocks, blocks, desc_.real_vocab,
+             scratch.candidates, scratch.members, -kInfinity,     0};
     for (int32_t b = 0; b < blocks; ++b) {
       scratch.blocks[b].real_largest = largest_of(scratch.adjusted + b * kBlock, columns(b, desc_.real_vocab));
       work.real_largest = std::max(work.real_largest, scratch.blocks[b].real_largest);
     }
     for (int32_t b = 0; b < blocks && params.temperature > 0; ++b) {
-      work.real_total += sum_of_exp(scratch.adjusted + b * kBlock, columns(b, desc_.real_vocab), work.real_largest,
-                                    params.temperature);
+      work.real_total += sum_of_weights(scratch.adjusted + b * kBlock, columns(b, desc_.real_vocab), work.real_largest,
+                                        params.temperature);
     }
     return work.sample();
   }
@@ -298,7 +291,6 @@ class CpuPortable : public Plan<SampleOp::Args> {
   SampleResult finish(const SampleOp::Args& args, int64_t row, const BlockStats* blocks, char* slot) const {
     Workspace workspace(View(slot, DType::kU8, 1, slot_bytes(desc_)));
     const Scratch scratch = place_scratch(workspace, desc_);
-    Candidate* candidates = scratch.candidates;
     SampleResult result = {};
     const Largest largest = largest_of_blocks(blocks);
     if (largest.bad || largest.real == -kInfinity) {
@@ -307,8 +299,15 @@ class CpuPortable : public Plan<SampleOp::Args> {
     }
     const SampleParams& params = args.params[row];
     CHECK(params.target < desc_.vocab, "target {} of {}", params.target, desc_.vocab);
-    Row work{
-        args.logits.row<float>(row), params, blocks, block_count(desc_), desc_.real_vocab, candidates, largest.real, 0};
+    Row work{args.logits.row<float>(row),
+             params,
+             blocks,
+             block_count(desc_),
+             desc_.real_vocab,
+             scratch.candidates,
+             scratch.members,
+             largest.real,
+             0};
     double sum = 0;
     for (int32_t b = 0; b < work.block_count; ++b) {
       sum += blocks[b].sum;
@@ -324,8 +323,8 @@ class CpuPortable : public Plan<SampleOp::Args> {
     result.top_count = std::clamp(params.top_logprobs, 0, std::min(kMaxTopLogprobs, desc_.real_vocab));
     if (result.top_count > 0) work.leading(result.top_count);
     for (int32_t i = 0; i < result.top_count; ++i) {
-      result.top_ids[i] = candidates[i].id;
-      result.top_logprobs[i] = static_cast<float>(candidates[i].logit - log_sum);
+      result.top_ids[i] = scratch.candidates[i].id;
+      result.top_logprobs[i] = static_cast<float>(scratch.candidates[i].logit - log_sum);
     }
     return result;
   }
@@ -346,9 +345,12 @@ size_t workspace_bytes(const SampleDesc& desc, const Bucket& bucket, MakeContext
 constinit const Impl<SampleOp> kSampleCpuPortable = {
     .name = "cpu_portable",
     .backend = Backend::kCpu,
-    .order = [](const SampleDesc&) { return order_id("sample: eight lanes, blocks of 1024 columns"); },
+    .order = [](const SampleDesc&) { return order_id("sample: exact weights; eight lanes, blocks of 1024 columns"); },
     .layout = [](const SampleDesc&) { return LayoutId{nullptr}; },
-    .can_run = refuse_sample,
+    .can_run = [](const SampleDesc& desc, const DeviceCaps& caps) -> Refusal {
+      if (desc.vocab > kRankingColumns) return fmt::format("more than {} columns", kRankingColumns);
+      return refuse_sample(desc, caps);
+    },
     .workspace_bytes = workspace_bytes,
     .make = [](const SampleDesc& desc, const Bucket&, const NoWeights&,
                MakeContext&) -> Result<std::unique_ptr<Plan<SampleOp::Args>>> {

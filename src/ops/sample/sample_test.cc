@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops/sample/sample_random.h"
+#include "ops/sample/sample_ranking.h"
 #include "ops/testing.h"
 
 namespace assay::ops {
@@ -70,6 +71,72 @@ TEST(SampleRandom, UniformIsUniform) {
   EXPECT_NEAR(sum / draws, 0.5, 4 * 0.2887 / std::sqrt(draws));
   EXPECT_NEAR(squares / draws, 1 / 3.0, 4 * 0.2981 / std::sqrt(draws));
   EXPECT_NEAR(lag / draws, 0.0, 4 / 12.0 / std::sqrt(draws));
+}
+
+// Against a full sort, for columns in two orders: the same prefixes and the same bits in their sums.
+TEST(SampleRanking, PrefixesAreThoseOfASort) {
+  Random random(31);
+  for (const float spread : {0.01f, 3.0f, 12.0f}) {
+    for (const int32_t count : {1, 2, 7, 64, 1001}) {
+      std::vector<Candidate> columns;
+      for (int32_t id = 0; id < count; ++id) {
+        const float logit = spread * random.normal();
+        columns.push_back({id % 5 == 0 ? std::round(logit) : logit, id});
+      }
+      std::vector<Candidate> sorted = columns, members(columns.size());
+      std::sort(sorted.begin(), sorted.end(), before);
+      const float largest = sorted[0].logit;
+      const auto padded = [&](std::vector<Candidate> some) {
+        some.resize(some.size() + Ranking::kPad, {NAN, -1});
+        return some;
+      };
+      const auto rising = padded(columns), falling = padded({columns.rbegin(), columns.rend()});
+      const Ranking one(rising.data(), count, largest, 0.7f, 4, members.data());
+      const Ranking other(falling.data(), count, largest, 0.7f, 32, members.data());
+      double sum = 0;
+      for (int32_t i = 0; i < count; ++i) {
+        const double before_it = sum;
+        sum +=
+            rounded_weight(cpu::fast_exp(cpu::broadcast((sorted[static_cast<size_t>(i)].logit - largest) / 0.7f)))[0];
+        for (const Ranking* ranking : {&one, &other}) {
+          const auto first = ranking->first(i + 1);
+          ASSERT_EQ(first.count, i + 1);
+          ASSERT_EQ(first.last, sorted[static_cast<size_t>(i)].id);
+          ASSERT_EQ(first.sum, sum);
+          if (sum == before_it) continue;
+          for (const double wanted : {sum, std::nextafter(before_it, 1e9)}) {
+            ASSERT_EQ(ranking->reaching(wanted).last, sorted[static_cast<size_t>(i)].id);
+          }
+        }
+      }
+      EXPECT_EQ(one.reaching(0).count, 1);
+      EXPECT_EQ(one.first(count + 1).count, count);
+      EXPECT_EQ(one.reaching(std::nextafter(sum, 1e9)).sum, sum);
+      EXPECT_EQ(one.count_at_least(1), other.count_at_least(1));
+      EXPECT_EQ(one.count_at_least(0), count);
+    }
+  }
+}
+
+// 2^19 weights of all sizes: fp64 holds their sum to the last bit, so that halves and whole agree in any order.
+TEST(SampleRanking, WeightsAddUpExactly) {
+  Random random(37);
+  std::vector<float> weights(kRankingColumns);
+  __int128 exact = 0;  // in units of 2^-34
+  double rising = 0, falling = 0;
+  for (float& weight : weights) {
+    const float p = cpu::fast_exp(random.uniform(-26, 0));
+    weight = rounded_weight(cpu::broadcast(p))[0];
+    ASSERT_NEAR(weight, p, std::max(0x1p-35, 0x1p-22 * static_cast<double>(p)));
+    exact += static_cast<int64_t>(std::ldexp(static_cast<double>(weight), 34));
+    ASSERT_EQ(std::ldexp(static_cast<double>(weight), 34), std::floor(std::ldexp(static_cast<double>(weight), 34)));
+    rising += weight;
+  }
+  for (size_t i = weights.size(); i-- > 0;) falling += weights[i];
+  EXPECT_EQ(rising, falling);
+  EXPECT_EQ(static_cast<double>(exact), std::ldexp(rising, 34));
+  EXPECT_EQ(rounded_weight(cpu::broadcast(1))[0], 1);
+  EXPECT_EQ(rounded_weight(cpu::broadcast(cpu::fast_exp(-25)))[0], 0);
 }
 
 TEST(Sample, GreedyTiesGoToTheLowestId) {

@@ -1,8 +1,7 @@
-// silu_mul on any CPU: elements are split over the threads. Bound by the exponential, about twenty operations an
-// element.
+// silu_mul on any CPU: elements are split over the threads, eight at a time. Bound by the exponential, about sixty
+// operations on four elements.
 #include <algorithm>
 
-#include "backend/cpu/convert.h"
 #include "backend/cpu/exp.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/refusals.h"
@@ -11,8 +10,9 @@
 namespace assay::ops {
 namespace {
 
+using cpu::F4;
+
 constexpr int64_t kElementsPerPiece = 4096;
-constexpr int64_t kBlock = 64;
 
 class SiluMulCpuPortable : public Plan<SiluMulOp::Args> {
  public:
@@ -23,26 +23,18 @@ class SiluMulCpuPortable : public Plan<SiluMulOp::Args> {
       cpu::pool_of(launch.stream)
           .parallel_for(args.tokens.total * width_, kElementsPerPiece, [&](int64_t begin, int64_t end) {
             for (int64_t t = begin / width_; t * width_ < end; ++t) {
-              const int64_t first = std::max<int64_t>(begin - t * width_, 0);
-              multiply<T>(args.gate_up.row<T>(t), args.y.row<T>(t), first, std::min(width_, end - t * width_));
+              const int64_t first = std::max<int64_t>(begin - t * width_, 0), last = std::min(width_, end - t * width_);
+              const T* gate = args.gate_up.row<T>(t) + first;
+              cpu::map_with_exp(
+                  last - first, args.y.row<T>(t) + first,
+                  [](F4 exponential, F4 gate_lanes, F4 up) { return gate_lanes / (1.0f + exponential) * up; }, gate,
+                  gate + width_);
             }
           });
     });
   }
 
  private:
-  template <class T>
-  void multiply(const T* gate_up, T* y, int64_t first, int64_t last) const {
-    float gate[kBlock], up[kBlock];  // plain fp32 loops are the ones that vectorise
-    for (int64_t i = first; i < last; i += kBlock) {
-      const int64_t count = std::min(kBlock, last - i);
-      for (int64_t j = 0; j < count; ++j) gate[j] = cpu::to_float(gate_up[i + j]);
-      for (int64_t j = 0; j < count; ++j) up[j] = cpu::to_float(gate_up[width_ + i + j]);
-      for (int64_t j = 0; j < count; ++j) gate[j] = cpu::fast_silu(gate[j]) * up[j];
-      for (int64_t j = 0; j < count; ++j) y[i + j] = cpu::from_float<T>(gate[j]);
-    }
-  }
-
   int64_t width_;
   DType activation_;
 };
