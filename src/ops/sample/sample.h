@@ -8,7 +8,8 @@
 //   id; top_k > 0 keeps the first k; top_p < 1 keeps the shortest prefix whose share of those is >= top_p; min_p > 0
 //   keeps p >= min_p * p_max; at least one is kept. With u = uniform(seed, counter) in [0, 1), the first kept token
 //   whose running sum of p exceeds u * (sum of kept p). uniform: 53 bits of the counter-based generator in
-//   sample_random.h; the same seed and counter give the same u in any batch.
+//   sample_random.h; the same seed and counter give the same u in any batch. Sums may take p rounded, by 2^-22 of
+//   itself or 2^-35 of the largest p (sample_ranking.h: then they are exact).
 //
 // Before that, a row's adjustments change the logits that the token is chosen by, and nothing else: log-probabilities
 // and alternatives stay the model's. For each adjusted token, in fp32, every operation rounded by itself:
