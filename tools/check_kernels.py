@@ -24,7 +24,7 @@ DYNAMIC_SHARED = {"linear_gemm": 83968, "linear_wide": 98304, "attention_split":
 EXPECTED = {
     "linear_gemm": ["HMMA", "LDGSTS"],
     "linear_gemv": ["HMMA", "LDG.E.128"],
-    "linear_wide": ["HMMA", "LDG.E.128", "LDGSTS"],
+    "linear_wide": ["HMMA", "LDG.E.NA.128", "LDGSTS"],
     "experts_gate_up": ["HMMA", "LDG.E.128"],
     "experts_gate_up_alone": ["HMMA", "LDG.E.128"],
     "experts_down": ["HMMA", "LDG.E.128"],

@@ -25,6 +25,8 @@ def kernels_by_file(tool, build, arch):
     """File name without .cu -> {kernel name: set of hashes}."""
     files = {}
     for path in check_kernels.objects_below(build):
+        if "assay_ops.dir" not in path.parts:
+            continue
         for (sm, mangled), kernel in check_kernels.kernels_of(tool, str(path)).items():
             if sm == arch:
                 kernels = files.setdefault(path.name[:-len(".cu.o")], {})
