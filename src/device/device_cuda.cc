@@ -95,7 +95,10 @@ class CudaDevice : public Device {
       found->second.replay(stream());
       return;
     }
-    if (graphs_.size() >= kMostGraphs) graphs_.clear();
+    if (graphs_.size() >= kMostGraphs) {
+      synchronize();  // none of them may be running
+      graphs_.clear();
+    }
     auto captured = CudaGraph::capture(stream(), enqueue);
     CHECK(captured.ok(), "{}", captured.error().message());
     graphs_.emplace(key, std::move(captured).value()).first->second.replay(stream());
