@@ -92,6 +92,10 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
              "Most memory for keys and values (suffixes KB, MB, GB of 1024)")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
+  add_option(app, "--memory-utilization", options.memory_utilization,
+             "Part of the RAM, or of the GPU's memory, that weights, caches and workspaces may take")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
   add_flag(app, "--explain", options.explain, "Print which row runs each op, and why not the others, on stderr");
   add_log_level(app, options.log_level);
 }
@@ -116,6 +120,7 @@ std::vector<std::string> child_environment(const CommonOptions& options, int32_t
           fmt::format("ASSAY_CONTEXT_LENGTH={}", options.context_length),
           fmt::format("ASSAY_MAX_RUNNING_REQUESTS={}", options.max_running_requests),
           fmt::format("ASSAY_KV_CACHE_BYTES={}", options.kv_cache_bytes),
+          fmt::format("ASSAY_MEMORY_UTILIZATION={}", options.memory_utilization),
           fmt::format("ASSAY_REAL_VOCAB={}", real_vocab),
           "ASSAY_LOG_LEVEL=" + options.log_level};
 }
@@ -133,6 +138,7 @@ engine::LoadOptions load_options(const CommonOptions& options) {
   load.context_tokens = options.context_length;
   load.max_sequences = options.max_running_requests;
   constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  load.memory_utilization = options.memory_utilization;
   load.kv_cache_bytes = static_cast<int64_t>(std::min(options.kv_cache_bytes, kMost));
   for (const std::string& forced : options.forced_rows) {
     const size_t equals = forced.find('=');

@@ -53,6 +53,7 @@ struct CommonOptions {
   int32_t context_length = 0;
   int32_t max_running_requests = engine::LoadOptions{}.max_sequences;
   uint64_t kv_cache_bytes = static_cast<uint64_t>(engine::LoadOptions{}.kv_cache_bytes);
+  double memory_utilization = engine::LoadOptions{}.memory_utilization;
   bool explain = false;
   bool needs_tokenizer = true;      // no flag: whether the subcommand can do without text
   std::optional<ProofFlags> proof;  // set by subcommands that prove before they use the model

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -26,6 +27,7 @@ struct ServeOptions {
   uint16_t port = 8000;
   std::string served_model_name;
   int32_t max_queued_requests = scheduler::LoopOptions{}.max_queued;
+  double request_timeout_s = 0;
 };
 
 // SIGTERM and SIGINT, taken by a thread of their own. Made before all other threads: they inherit the blocked signals.
@@ -75,6 +77,7 @@ server::ServerOptions server_options(const ServeOptions& options, const checkpoi
   result.model_root = directory;
   result.version = ASSAY_VERSION;
   result.system_fingerprint = "assay-" ASSAY_VERSION;
+  result.request_timeout_ms = std::llround(options.request_timeout_s * 1e3);
   result.sampling.do_sample = generation.do_sample.value_or(true);
   result.sampling.temperature = static_cast<float>(generation.temperature.value_or(1.0));
   result.sampling.top_k = static_cast<int32_t>(generation.top_k.value_or(0));
@@ -114,6 +117,7 @@ Result<void> run(const ServeOptions& options) {
   ASSAY_ASSIGN(chat_template, text::ChatTemplate::load(directory));
   const Progress progress = [&server](const std::string& stage) { server->set_loading_progress(stage); };
   ASSAY_ASSIGN(session, open_session(options.common, options.max_queued_requests, progress));
+  session.engine->warm_up();
 
   fmt::print(stderr, "{}", proof::report_text(session.engine->verification()));
   server->set_verification(verification(session.engine->verification()));
@@ -151,6 +155,10 @@ Command add_serve(CLI::App& parent) {
              "Name that clients ask for. Default: the last part of the model directory");
   add_option(*app, "--max-queued-requests", options->max_queued_requests, "Requests that may wait; more get status 429")
       ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  add_option(*app, "--request-timeout", options->request_timeout_s,
+             "Seconds after its arrival at which a request is ended with status 504; 0: never")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   return {app, [options] { return run(*options); }};
 }

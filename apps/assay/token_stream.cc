@@ -28,7 +28,7 @@ bool TokenStream::done_within(int64_t timeout_us) {
   return changed_.wait_for(lock, std::chrono::microseconds(timeout_us), [&] { return finished_; });
 }
 
-void TokenStream::on_prompt_logprobs(const std::vector<ops::SampleResult>& results) {
+void TokenStream::on_prompt_logprobs(std::span<const ops::SampleResult> results) {
   std::lock_guard lock(mutex_);
   prompt_logprobs_.insert(prompt_logprobs_.end(), results.begin(), results.end());
 }

@@ -27,7 +27,7 @@ class TokenStream : public scheduler::RequestSink {
   const scheduler::FinishEvent& finish() const { return finish_; }
   const std::vector<ops::SampleResult>& prompt_logprobs() const { return prompt_logprobs_; }
 
-  void on_prompt_logprobs(const std::vector<ops::SampleResult>& results) override;
+  void on_prompt_logprobs(std::span<const ops::SampleResult> results) override;
   void on_token(const scheduler::TokenEvent& event) override;
   void on_finish(const scheduler::FinishEvent& event) override;
 

@@ -1,7 +1,8 @@
 // Engine: runs steps. What the scheduler sees of the model, the kernels and the device.
 //
 // submit() never waits and may be called again before collect(); collect() waits for the oldest step and returns its
-// result; results come in the order of submission. One thread uses an engine.
+// result; results come in the order of submission. One thread uses an engine. Neither allocates: steps and results are
+// copied into memory that was reserved for the largest.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,25 @@ class Engine {
  public:
   virtual ~Engine() = default;
   virtual const EngineLimits& limits() const = 0;
-  virtual void submit(Step step) = 0;
-  virtual StepResult collect() = 0;
+  virtual void submit(const Step& step) = 0;  // takes a copy
+  virtual const StepResult& collect() = 0;    // valid until the next collect()
 };
+
+inline int32_t pages_per_sequence(const EngineLimits& limits) {
+  return (limits.context_tokens + limits.page_tokens - 1) / limits.page_tokens;
+}
+
+// An empty step that takes any step of an engine without allocating.
+inline Step reserved_step(const EngineLimits& limits) {
+  Step step;
+  step.tokens.reserve(static_cast<size_t>(limits.max_step_tokens));
+  step.rows.reserve(static_cast<size_t>(limits.max_step_rows));
+  step.pages.reserve(static_cast<size_t>(limits.max_step_rows) * static_cast<size_t>(pages_per_sequence(limits)));
+  step.outputs.reserve(static_cast<size_t>(limits.max_step_outputs));
+  step.adjustments.reserve(static_cast<size_t>(limits.max_step_adjustments));
+  step.freed_pages.reserve(static_cast<size_t>(limits.page_count));
+  step.freed_slots.reserve(static_cast<size_t>(limits.state_slots));
+  return step;
+}
 
 }  // namespace assay::engine

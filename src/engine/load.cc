@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "backend/host_link.h"
 #include "backend/make_device.h"
 #include "base/clock.h"
 #include "base/hash.h"
@@ -76,6 +77,9 @@ class Loader {
       return bad_option("max_step_tokens", std::to_string(options_.max_step_tokens),
                         "at least " + std::to_string(kPrefillCut));
     }
+    if (!(options_.memory_utilization > 0 && options_.memory_utilization <= 1)) {
+      return bad_option("memory_utilization", fmt::format("{}", options_.memory_utilization), "above 0, at most 1");
+    }
     if (options_.context_tokens < 0)
       return bad_option("context_tokens", std::to_string(options_.context_tokens), "above 0");
     if (options_.dummy_layers < 0) return bad_option("dummy_layers", std::to_string(options_.dummy_layers), "above 0");
@@ -98,6 +102,7 @@ class Loader {
   Result<void> bind() {
     ASSAY_ASSIGN(parts_.device, backend::make_device(options_.device, options_.threads));
     device_ = parts_.device.get();
+    parts_.link = backend::make_host_link(*parts_.device);
     parts_.weights = std::make_unique<WeightStore>(*parts_.device);
     parts_.selector = std::make_unique<ops::Selector>();
     for (const auto& [op, row] : options_.forced_rows) ASSAY_TRY(parts_.selector->force(op, row));
@@ -127,33 +132,106 @@ class Loader {
     return {};
   }
 
+  // Sizes of everything, made to fit; nothing is allocated yet.
   Result<void> size() {
     EngineLimits& limits = parts_.limits;
     const models::StateShape& shape = parts_.model->state_shape();
+    limits.vocab_size = static_cast<int32_t>(parts_.config.vocab_size);
+    limits.max_step_tokens = options_.max_step_tokens;
+    limits.max_step_adjustments = std::max(limits.vocab_size, kMinStepAdjustments);
+    limits.page_tokens = kPageTokens;
+    // Where the device runs ahead, the host prepares a step while another runs.
+    limits.max_in_flight = parts_.link->runs_ahead() ? 2 : 1;
     limits.context_tokens = static_cast<int32_t>(parts_.config.max_positions);
     if (options_.context_tokens > 0) limits.context_tokens = options_.context_tokens;
-    limits.max_step_tokens = options_.max_step_tokens;
-    limits.max_step_rows = std::min(options_.max_sequences, options_.max_step_tokens);
-    limits.vocab_size = static_cast<int32_t>(parts_.config.vocab_size);
+    set_sequences(options_.max_sequences);
+    ASSAY_ASSIGN(const PackingList weights, packing_list());
+    const StepBytes step = step_bytes();
+    const MemoryWishes wishes{.memory_bytes = static_cast<int64_t>(parts_.device->caps().memory_bytes),
+                              .utilization = options_.memory_utilization,
+                              .kv_cache_bytes = options_.kv_cache_bytes,
+                              .context_tokens = limits.context_tokens,
+                              .context_chosen = options_.context_tokens > 0,
+                              .sequences = options_.max_sequences};
+    const MemoryCosts costs{.fixed_bytes = weights.bytes() + step.total(),
+                            .page_bytes = models_page_bytes(shape),
+                            .page_tokens = kPageTokens,
+                            .slots_per_sequence = 1 + limits.max_in_flight,
+                            .slot_bytes = StateMemory::slot_bytes(shape, options_.compute)};
+    ASSAY_ASSIGN(MemoryFit fit, fit_memory(wishes, costs));
+    set_sequences(fit.sequences);
+    limits.context_tokens = fit.context_tokens;
+    limits.page_count = fit.page_count;
+    limits.state_slots = fit.state_slots;
+    Ledger& ledger = parts_.summary.ledger;
+    ledger.allowed_bytes = static_cast<int64_t>(static_cast<double>(wishes.memory_bytes) * wishes.utilization);
+    ledger.allowed_detail = fmt::format("{:.0f}% of {:.1f} GB of {}", 100 * wishes.utilization,
+                                        static_cast<double>(wishes.memory_bytes) / 1e9,
+                                        parts_.device->caps().backend == device::Backend::kCpu ? "RAM" : "GPU memory");
+    ledger.changes = std::move(fit.changes);
+    write_ledger(weights);
+    for (const std::string& line : ledger.table()) say(line);
+    return {};
+  }
+
+  void set_sequences(int32_t sequences) {
+    EngineLimits& limits = parts_.limits;
+    limits.max_step_rows = std::min(sequences, options_.max_step_tokens);
     const int64_t logit_rows = kLogitsBytes / (parts_.config.vocab_size * static_cast<int64_t>(sizeof(float)));
     limits.max_step_outputs = static_cast<int32_t>(
         std::clamp<int64_t>(logit_rows, limits.max_step_rows, std::max(limits.max_step_tokens, limits.max_step_rows)));
-    limits.max_step_adjustments = std::max(limits.vocab_size, kMinStepAdjustments);
-    limits.page_tokens = kPageTokens;
-    const int64_t pages_per_sequence = (limits.context_tokens + kPageTokens - 1) / kPageTokens;
-    const int64_t page_bytes = models_page_bytes(shape);
-    const int64_t wanted = pages_per_sequence * options_.max_sequences;
-    const int64_t fitting = page_bytes == 0 ? wanted : options_.kv_cache_bytes / page_bytes;
-    limits.page_count = static_cast<int32_t>(std::min(wanted, fitting));
-    if (limits.page_count < pages_per_sequence) {
-      return bad_option("kv_cache_bytes", std::to_string(options_.kv_cache_bytes),
-                        fmt::format("at least {} for one sequence of {} tokens", pages_per_sequence * page_bytes,
-                                    limits.context_tokens));
+  }
+
+  // The weights of the rows that are chosen as things stand, in their layouts.
+  Result<PackingList> packing_list() {
+    PackingList list(*parts_.weights);
+    ops::Selector dry = *parts_.selector;  // what is asked here is no choice yet
+    ops::MakeContext context{parts_.device->caps(), list, dry};
+    ASSAY_ASSIGN([[maybe_unused]] const auto forward, parts_.model->plan(bucket(), context));
+    return list;
+  }
+
+  StepBytes step_bytes() const {
+    const EngineLimits& limits = parts_.limits;
+    ops::Selector dry = *parts_.selector;
+    ops::MakeContext context{parts_.device->caps(), *parts_.weights, dry};
+    const size_t workspace =
+        std::max({parts_.model->workspace_bytes(bucket(), context),
+                  dry.workspace_bytes<ops::SampleOp>(sample_desc(), bucket(), context), size_t{256}});
+    const int64_t outputs = limits.max_step_outputs;
+    StepBytes bytes;
+    bytes.workspace = static_cast<int64_t>(workspace);
+    bytes.logits = outputs * limits.vocab_size * static_cast<int64_t>(sizeof(float));
+    bytes.sampling = outputs * static_cast<int64_t>(sizeof(ops::SampleParams) + sizeof(ops::SampleResult)) +
+                     limits.max_step_adjustments * static_cast<int64_t>(sizeof(ops::LogitAdjustment));
+    bytes.arrays = StepArrays::bytes(limits) + sentinel_bytes();
+    return bytes;
+  }
+
+  int64_t sentinel_bytes() const {
+    return static_cast<int64_t>((parts_.model->state_shape().layers.size() + 1) * sizeof(uint32_t));
+  }
+
+  void write_ledger(const PackingList& weights) {
+    const EngineLimits& limits = parts_.limits;
+    const models::StateShape& shape = parts_.model->state_shape();
+    const StepBytes step = step_bytes();
+    std::vector<LedgerLine>& lines = parts_.summary.ledger.lines;
+    lines.clear();
+    for (const PackingList::Total& total : weights.totals()) {
+      lines.push_back(
+          {fmt::format("weights as {}", total.layout), total.bytes, fmt::format("{} matrices", total.weights)});
     }
-    const bool recurrent = std::count(shape.layers.begin(), shape.layers.end(), models::StateKind::kRecurrent) > 0;
-    limits.state_slots = recurrent ? 2 * options_.max_sequences : 0;  // one to read and one to write
-    limits.max_in_flight = 1;
-    return {};
+    lines.push_back({"KV cache", models_page_bytes(shape) * limits.page_count,
+                     fmt::format("{} pages of {} tokens: {} tokens, {} a request at most", limits.page_count,
+                                 kPageTokens, int64_t{limits.page_count} * kPageTokens, limits.context_tokens)});
+    lines.push_back(
+        {"recurrent state", StateMemory::slot_bytes(shape, options_.compute) * limits.state_slots,
+         fmt::format("{} slots, {} for each request that runs", limits.state_slots, 1 + limits.max_in_flight)});
+    lines.push_back({"workspace of a step", step.workspace, fmt::format("{} tokens", limits.max_step_tokens)});
+    lines.push_back({"logits", step.logits, fmt::format("{} rows", limits.max_step_outputs)});
+    lines.push_back({"sampling", step.sampling, ""});
+    lines.push_back({"ids, positions, page tables", step.arrays, ""});
   }
 
   int64_t models_page_bytes(const models::StateShape& shape) const {
@@ -171,15 +249,12 @@ class Loader {
     return instances;
   }
 
-  // What packed weights may take: the device's memory less what else is known to go there.
-  size_t weight_memory_bytes() const {
-    const models::StateShape& shape = parts_.model->state_shape();
-    const EngineLimits& limits = parts_.limits;
-    const int64_t state = models_page_bytes(shape) * limits.page_count +
-                          StateMemory::slot_bytes(shape, options_.compute) * limits.state_slots;
-    const int64_t logits = int64_t{limits.max_step_outputs} * limits.vocab_size * static_cast<int64_t>(sizeof(float));
-    const auto all = static_cast<int64_t>(parts_.device->caps().memory_bytes);
-    return static_cast<size_t>(std::max<int64_t>(all - state - logits, 1));
+  // What packed weights may take: what is allowed less what else is known to go there.
+  size_t weight_memory_bytes() {
+    const Ledger& ledger = parts_.summary.ledger;
+    int64_t other = 0;
+    for (const LedgerLine& line : ledger.lines) other += line.what.starts_with("weights") ? 0 : line.bytes;
+    return static_cast<size_t>(std::max<int64_t>(ledger.allowed_bytes - other, 1));
   }
 
   // What the model is proven on: the text it was given, or made-up ids.
@@ -232,7 +307,7 @@ class Loader {
     started_us_ = now_us();
     proof::Report report = std::move(parts_.report);
     describe_choice(*parts_.selector, weights_hash_, report);
-    std::unique_ptr<LocalEngine> engine = make_local_engine(std::move(parts_));
+    ASSAY_ASSIGN(std::unique_ptr<LocalEngine> engine, make_local_engine(std::move(parts_)));
     ASSAY_TRY(prove_whole(*engine, report));
     if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
     report.seconds += static_cast<double>(now_us() - started_us_) / 1e6;
@@ -252,7 +327,9 @@ class Loader {
     const int64_t start = now_us();
     EngineProbe probe(engine);
     if (!probe.possible()) {
-      report.notes.push_back("the whole model was not run: steps give too few logits, or there are too few pages");
+      report.notes.push_back(
+          "the whole model was not run: steps give too few "
+          "logits, or there are too few pages");
       return {};
     }
     say("proving the whole model");
@@ -272,7 +349,8 @@ class Loader {
                  options_.model_directory,
                  report.model.reason,
                  "",
-                 "--explain shows the rows in use; --allow-unproven serves all the same"};
+                 "--explain shows the rows in use; --allow-unproven serves all "
+                 "the same"};
   }
 
   // The same model on reference rows, for short texts; none where that would take too long or too much memory.
@@ -313,13 +391,13 @@ class Loader {
   }
 
   Result<void> make_plans() {
+    // The proof has packed weights for rows that were not chosen, and may have chosen other rows than the first.
+    ASSAY_ASSIGN(const PackingList weights, packing_list());
+    parts_.weights->keep_only(weights);
+    write_ledger(weights);
     ops::MakeContext context{parts_.device->caps(), *parts_.weights, *parts_.selector};
     ASSAY_ASSIGN(parts_.forward, parts_.model->plan(bucket(), context));
     ASSAY_ASSIGN(parts_.sample, parts_.selector->plan<ops::SampleOp>(sample_desc(), bucket(), {}, context));
-    const size_t workspace =
-        std::max(parts_.model->workspace_bytes(bucket(), context),
-                 parts_.selector->workspace_bytes<ops::SampleOp>(sample_desc(), bucket(), context));
-    ASSAY_ASSIGN(parts_.workspace, parts_.device->allocate(std::max<size_t>(workspace, 256)));
     say(fmt::format("weights packed: {:.1f} MB", static_cast<double>(parts_.weights->packed_bytes()) / 1e6));
     return {};
   }
@@ -328,17 +406,18 @@ class Loader {
     const EngineLimits& limits = parts_.limits;
     device::Device& device = *parts_.device;
     const auto outputs = static_cast<size_t>(limits.max_step_outputs);
-    const size_t layers = parts_.model->state_shape().layers.size();
+    const StepBytes step = step_bytes();
+    ASSAY_ASSIGN(parts_.workspace, device.allocate(static_cast<size_t>(step.workspace)));
     ASSAY_ASSIGN(parts_.state,
                  StateMemory::make(device, parts_.model->state_shape(),
                                    {limits.page_tokens, limits.page_count, limits.state_slots}, options_.compute));
-    ASSAY_ASSIGN(parts_.arrays, StepArrays::make(device, limits));
-    ASSAY_ASSIGN(parts_.logits, device.allocate(outputs * static_cast<size_t>(limits.vocab_size) * sizeof(float)));
+    ASSAY_ASSIGN(parts_.arrays, StepArrays::make(device, *parts_.link, limits));
+    ASSAY_ASSIGN(parts_.logits, device.allocate(static_cast<size_t>(step.logits)));
     ASSAY_ASSIGN(parts_.sample_params, device.allocate(outputs * sizeof(ops::SampleParams)));
     ASSAY_ASSIGN(parts_.sample_results, device.allocate(outputs * sizeof(ops::SampleResult)));
     const auto adjustments = static_cast<size_t>(limits.max_step_adjustments);
     ASSAY_ASSIGN(parts_.sample_adjustments, device.allocate(adjustments * sizeof(ops::LogitAdjustment)));
-    ASSAY_ASSIGN(parts_.sentinel, device.allocate((layers + 1) * sizeof(uint32_t)));
+    ASSAY_ASSIGN(parts_.sentinel, device.allocate(static_cast<size_t>(sentinel_bytes())));
     return {};
   }
 
@@ -355,9 +434,6 @@ class Loader {
     summary.workspace_bytes = static_cast<int64_t>(parts_.workspace.bytes() + parts_.logits.bytes());
     summary.device = parts_.device->caps().name;
     summary.threads = parts_.device->caps().multiprocessors;
-    say(fmt::format("KV cache {:.0f} MB ({} pages of {} tokens), recurrent state {:.0f} MB ({} slots), {} threads",
-                    static_cast<double>(summary.kv_bytes) / 1e6, parts_.limits.page_count, parts_.limits.page_tokens,
-                    static_cast<double>(summary.state_bytes) / 1e6, parts_.limits.state_slots, summary.threads));
   }
 
   const LoadOptions& options_;

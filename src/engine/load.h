@@ -13,6 +13,7 @@
 #include "checkpoint/config.h"
 #include "checkpoint/dummy.h"
 #include "engine/engine.h"
+#include "engine/ledger.h"
 #include "engine/prove.h"
 #include "ops/impl.h"
 
@@ -31,10 +32,11 @@ struct LoadOptions {
   std::string device = "cpu";      // as backend::make_device() names it
   int threads = 0;                 // CPU threads; 0: as many as the process may use
   DType compute = DType::kBf16;    // dtype of activations and KV: kBf16, or kF32 (the oracle mode)
-  int32_t context_tokens = 0;      // most positions of a sequence; 0: what the config says
-  int32_t max_sequences = 64;      // sequences that hold pages and state at once
+  int32_t context_tokens = 0;      // most positions of a sequence; 0: what the config says, or fewer to fit
+  int32_t max_sequences = 64;      // sequences that hold pages and state at once; fewer to fit
   int32_t max_step_tokens = 512;
   int64_t kv_cache_bytes = int64_t{512} << 20;  // at most; fewer if max_sequences full contexts need fewer
+  double memory_utilization = 0.9;              // the part of the device's memory that may be used
   int32_t real_vocab = 0;                       // token ids from here on are padding rows, never sampled; 0: none are
   std::vector<std::pair<std::string, std::string>> forced_rows;  // target and row: ops/forced_rows.h
   ProofOptions proof;
@@ -50,6 +52,7 @@ struct ModelSummary {
   int64_t kv_bytes = 0;
   int64_t state_bytes = 0;
   int64_t workspace_bytes = 0;
+  Ledger ledger;  // all that is allocated on the device
   std::string device;
   int threads = 0;
 };
@@ -66,6 +69,8 @@ class LocalEngine : public Engine {
   virtual void set_verification(proof::Report report) = 0;
   // Sees intermediate values of every following step; null: nobody. The caller keeps it alive.
   virtual void set_taps(ops::Taps* taps) = 0;
+  // Prepares every shape of decode step ahead, where a device captures them, so that none is prepared while serving.
+  virtual void warm_up() = 0;
 };
 
 // Errors: kCheckpoint (a file is damaged or unknown; names file, tensor or field), kUnsupported (no row for an op),

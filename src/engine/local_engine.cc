@@ -1,11 +1,11 @@
 #include "engine/local_engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "base/clock.h"
-#include "base/hash.h"
 
 namespace assay::engine {
 namespace {
@@ -35,15 +35,40 @@ class HostTaps : public ops::Taps {
   std::vector<std::byte> host_;
 };
 
-// Runs a step when it is collected: on a CPU the caller's thread is the device.
+// A step from submit() to collect(), and the host memory of its copies.
+struct Flight {
+  Step step;
+  MutableBytes params;
+  MutableBytes adjustments;
+  MutableBytes results;
+  MutableBytes words;  // of the sentinel
+  int mark = 0;
+  int64_t started_us = 0;
+};
+
+Result<Flight> make_flight(EngineParts& parts, int32_t index) {
+  Flight flight;
+  flight.step = reserved_step(parts.limits);
+  flight.mark = index;
+  CHECK(index < backend::HostLink::kMarks, "{} steps in flight", index + 1);
+  ASSAY_ASSIGN(flight.params, parts.link->allocate(parts.sample_params.bytes()));
+  ASSAY_ASSIGN(flight.adjustments, parts.link->allocate(parts.sample_adjustments.bytes()));
+  ASSAY_ASSIGN(flight.results, parts.link->allocate(parts.sample_results.bytes()));
+  ASSAY_ASSIGN(flight.words, parts.link->allocate(parts.sentinel.bytes()));
+  return flight;
+}
+
+// Where work goes on while the host does something else, submit() enqueues a step: the tokens it takes from the step
+// before need not have left the device. On a CPU the caller's thread is the device, and collect() runs the step.
 class InProcessEngine : public LocalEngine {
  public:
-  explicit InProcessEngine(EngineParts parts)
+  InProcessEngine(EngineParts parts, std::vector<Flight> flights)
       : parts_(std::move(parts)),
         sentinel_{static_cast<uint32_t*>(parts_.sentinel.data())},
-        ids_(static_cast<size_t>(parts_.limits.max_step_tokens)),
-        params_(static_cast<size_t>(parts_.limits.max_step_outputs)),
-        words_(parts_.model->state_shape().layers.size() + 1) {}
+        flights_(std::move(flights)),
+        ids_(static_cast<size_t>(parts_.limits.max_step_tokens)) {
+    result_.outputs.reserve(static_cast<size_t>(parts_.limits.max_step_outputs));
+  }
 
   const EngineLimits& limits() const override { return parts_.limits; }
   const checkpoint::TextConfig& config() const override { return parts_.config; }
@@ -56,51 +81,111 @@ class InProcessEngine : public LocalEngine {
     if (taps != nullptr) taps_.emplace(*parts_.device, *taps);
   }
 
-  void submit(Step step) override {
-    CHECK(static_cast<int32_t>(pending_.size()) < parts_.limits.max_in_flight, "{} steps in flight", pending_.size());
-    pending_.push_back(std::move(step));
+  void submit(const Step& step) override {
+    CHECK(in_flight_ < flights_.size(), "{} steps in flight", in_flight_);
+    Flight& flight = flights_[(oldest_ + in_flight_++) % flights_.size()];
+    flight.step = step;
+    if (parts_.link->runs_ahead()) start(flight);
   }
 
-  StepResult collect() override {
-    CHECK(!pending_.empty(), "no step to collect");
-    const Step step = std::move(pending_.front());
-    pending_.pop_front();
-    return run(step);
+  const StepResult& collect() override {
+    CHECK(in_flight_ > 0, "no step to collect");
+    Flight& flight = flights_[oldest_];
+    oldest_ = (oldest_ + 1) % flights_.size();
+    --in_flight_;
+    if (!parts_.link->runs_ahead()) start(flight);
+    finish(flight);
+    return result_;
+  }
+
+  void warm_up() override {
+    if (!parts_.link->runs_ahead()) return;
+    const EngineLimits& limits = parts_.limits;
+    StepShape shape;
+    for (int32_t pages = 1;; pages *= 4) {
+      Step step;
+      step.rows.push_back({.page_count = std::min(pages, pages_per_sequence(limits))});
+      shape.page_stride = StepShape::of(step, limits).page_stride;
+      for (int32_t rows = 1; rows <= limits.max_step_rows; rows = shape.rows + 1) {
+        shape.tokens = shape.rows = shape.outputs = rows;
+        shape = shape.bucket(limits);
+        if (shape.outputs < shape.rows) break;  // steps of that many rows do not give all their logits
+        parts_.arrays.fill_empty(shape);
+        parts_.device->run_captured(shape.key(), [&] { work(shape.outputs); });
+        parts_.device->synchronize();
+      }
+      if (pages >= pages_per_sequence(limits)) return;
+    }
   }
 
  private:
-  StepResult run(const Step& step) {
-    const int64_t start_us = now_us();
-    for (int32_t page : step.freed_pages) parts_.state.poison_page(page);
-    for (int32_t slot : step.freed_slots) parts_.state.poison_slot(slot);
-    if (step.tokens.empty()) {  // only gives pages and slots back
-      StepResult nothing;
-      nothing.id = step.id;
-      return nothing;
+  void start(Flight& flight) {
+    const Step& step = flight.step;
+    flight.started_us = now_us();
+    parts_.state.poison(*parts_.link, step.freed_pages, step.freed_slots);
+    if (step.tokens.empty()) return;  // only gives pages and slots back
+    const bool unknown = name_tokens(step);
+    StepShape shape = StepShape::of(step, parts_.limits);
+    const bool replayed = replays(step);
+    if (replayed) shape = shape.bucket(parts_.limits);
+    parts_.arrays.fill(step, std::span(ids_).first(step.tokens.size()), shape, replayed);
+    if (unknown) {
+      parts_.link->resolve(parts_.arrays.ids_data(), static_cast<int32_t>(step.tokens.size()),
+                           static_cast<const int32_t*>(parts_.sample_results.data()),
+                           sizeof(ops::SampleResult) / sizeof(int32_t));
     }
-    const auto ids = std::span(ids_).first(step.tokens.size());
-    for (size_t t = 0; t < ids.size(); ++t) ids[t] = resolve(step.tokens[t]);
-    parts_.arrays.fill(step, ids);
-    upload_sampling(step);
-    enqueue(step);
-    StepResult result;
-    result.id = step.id;
-    read_outputs(step, result);
-    read_sentinel(result);
-    last_ = result;
-    result.compute_us = now_us() - start_us;
-    return result;
+    upload_sampling(flight);
+    if (replayed) {
+      parts_.device->run_captured(shape.key(), [&] { work(shape.outputs); });
+    } else {
+      work(shape.outputs);
+    }
+    sampled_step_ = step.id;
+    sampled_ = step.outputs.size();
+    parts_.link->download(flight.results.data(), parts_.sample_results.data(), sampled_ * sizeof(ops::SampleResult));
+    parts_.link->download(flight.words.data(), parts_.sentinel.data(), flight.words.size());
+    parts_.link->mark(flight.mark);
   }
 
-  int32_t resolve(const TokenSource& source) const {
-    int32_t id = source.id;
-    if (id < 0) {
-      CHECK(source.step == last_.id && static_cast<size_t>(source.output) < last_.outputs.size(),
+  void finish(const Flight& flight) {
+    const Step& step = flight.step;
+    result_.id = step.id;
+    result_.outputs.clear();
+    result_.sentinel = 0;
+    result_.sentinel_layer = -1;
+    result_.compute_us = 0;
+    if (step.tokens.empty()) return;
+    parts_.link->wait(flight.mark);
+    const auto* outputs = reinterpret_cast<const ops::SampleResult*>(flight.results.data());
+    result_.outputs.assign(outputs, outputs + step.outputs.size());
+    read_sentinel(flight);
+    const int64_t now = now_us();
+    result_.compute_us = now - std::max(flight.started_us, finished_us_);
+    finished_us_ = now;
+  }
+
+  // ids_: an id, or -1 - i for the token of output i of the step before, which may not be known here yet. True: there
+  // is one of those.
+  bool name_tokens(const Step& step) {
+    bool unknown = false;
+    for (size_t t = 0; t < step.tokens.size(); ++t) {
+      const TokenSource& source = step.tokens[t];
+      CHECK(source.id < parts_.limits.vocab_size, "token id {}", source.id);
+      ids_[t] = source.id;
+      if (source.id >= 0) continue;
+      CHECK(source.step == sampled_step_ && static_cast<size_t>(source.output) < sampled_,
             "token of step {}, output {}", source.step, source.output);
-      id = last_.outputs[static_cast<size_t>(source.output)].token;
+      ids_[t] = -1 - source.output;
+      unknown = true;
     }
-    CHECK(id >= 0 && id < parts_.limits.vocab_size, "token id {}", id);
-    return id;
+    return unknown;
+  }
+
+  // Decode and verify steps come again and again in few shapes, and a shape fixes all launches (step_arrays.h).
+  bool replays(const Step& step) const {
+    return parts_.link->runs_ahead() && !taps_ &&
+           std::all_of(step.rows.begin(), step.rows.end(),
+                       [](const StepRow& row) { return row.phase != Phase::kPrefill; });
   }
 
   ops::Launch launch() {
@@ -113,103 +198,76 @@ class InProcessEngine : public LocalEngine {
     return launch;
   }
 
-  ops::View logits(size_t rows) {
-    return {parts_.logits.data(), DType::kF32, static_cast<int64_t>(rows), parts_.config.vocab_size};
-  }
+  ops::View logits(int32_t rows) { return {parts_.logits.data(), DType::kF32, rows, parts_.config.vocab_size}; }
 
-  void forward(const Step& step) {
+  void work(int32_t outputs) {
+    parts_.device->fill(parts_.sentinel.data(), 0, parts_.sentinel.bytes());
     models::ForwardArgs args;
     args.batch = parts_.arrays.batch();
     args.ids = parts_.arrays.ids();
-    const auto outputs = static_cast<int32_t>(step.outputs.size());
-    args.outputs = {decode_outputs(step), outputs, nullptr};
+    args.outputs = parts_.arrays.outputs();
     args.output_tokens = parts_.arrays.output_tokens();
     args.kv = parts_.state.kv();
     args.recurrent = parts_.state.recurrent();
-    args.logits = logits(step.outputs.size());
+    args.logits = logits(outputs);
     parts_.forward->forward(args, launch());
+    if (outputs > 0) sample(outputs);
   }
 
-  int32_t decode_outputs(const Step& step) const {
-    const int32_t decode_tokens = parts_.arrays.batch().tokens.decode;
-    return static_cast<int32_t>(std::count_if(step.outputs.begin(), step.outputs.end(),
-                                              [&](const OutputRequest& o) { return o.token < decode_tokens; }));
-  }
-
-  void upload_sampling(const Step& step) {
-    const size_t rows = step.outputs.size();
-    for (size_t r = 0; r < rows; ++r) params_[r] = step.outputs[r].params;
-    if (rows > 0) {
-      parts_.device->upload(parts_.sample_params.data(), params_.data(), rows * sizeof(ops::SampleParams));
-    }
-    if (!step.adjustments.empty()) {
-      parts_.device->upload(parts_.sample_adjustments.data(), step.adjustments.data(),
-                            step.adjustments.size() * sizeof(ops::LogitAdjustment));
-    }
-  }
-
-  // Steps of decode and verify rows come again and again in few shapes: the device may replay them. A shape fixes all
-  // launches, because the arrays of equal shapes lie at equal addresses (step_arrays.h).
-  void enqueue(const Step& step) {
-    const auto work = [&] {
-      parts_.device->fill(parts_.sentinel.data(), 0, words_.size() * sizeof(uint32_t));
-      forward(step);
-      if (!step.outputs.empty()) sample(step.outputs.size());
-    };
-    const ops::BatchView& batch = parts_.arrays.batch();
-    if (taps_ || batch.tokens.decode < batch.tokens.total) {
-      work();
-      return;
-    }
-    uint64_t shape = 0;
-    for (int64_t size : {int64_t{batch.tokens.total}, int64_t{batch.sequences}, int64_t{batch.page_table_stride},
-                         static_cast<int64_t>(step.outputs.size())}) {
-      shape = hash_fold(shape, static_cast<uint64_t>(size));
-    }
-    parts_.device->run_captured(shape, work);
-  }
-
-  void sample(size_t rows) {
+  void sample(int32_t rows) {
     ops::Launch run = launch();
-    run.layer = static_cast<int>(words_.size()) - 1;
-    parts_.sample->enqueue(
-        {static_cast<int32_t>(rows), logits(rows), static_cast<const ops::SampleParams*>(parts_.sample_params.data()),
-         static_cast<ops::SampleResult*>(parts_.sample_results.data()),
-         static_cast<const ops::LogitAdjustment*>(parts_.sample_adjustments.data())},
-        run);
+    run.layer = static_cast<int>(parts_.sentinel.bytes() / sizeof(uint32_t)) - 1;
+    ops::SampleOp::Args args;
+    args.rows = rows;
+    args.logits = logits(rows);
+    args.params = static_cast<const ops::SampleParams*>(parts_.sample_params.data());
+    args.results = static_cast<ops::SampleResult*>(parts_.sample_results.data());
+    args.adjustments = static_cast<const ops::LogitAdjustment*>(parts_.sample_adjustments.data());
+    args.live = parts_.arrays.live_outputs();
+    parts_.sample->enqueue(args, run);
   }
 
-  void read_outputs(const Step& step, StepResult& result) {
-    const size_t rows = step.outputs.size();
-    if (rows == 0) return;
-    parts_.device->synchronize();
-    result.outputs.resize(rows);
-    parts_.device->download(result.outputs.data(), parts_.sample_results.data(), rows * sizeof(ops::SampleResult));
+  void upload_sampling(Flight& flight) {
+    const Step& step = flight.step;
+    auto* params = reinterpret_cast<ops::SampleParams*>(flight.params.data());
+    for (size_t r = 0; r < step.outputs.size(); ++r) params[r] = step.outputs[r].params;
+    parts_.link->upload(parts_.sample_params.data(), params, step.outputs.size() * sizeof(ops::SampleParams));
+    if (step.adjustments.empty()) return;
+    const size_t bytes = step.adjustments.size() * sizeof(ops::LogitAdjustment);
+    std::memcpy(flight.adjustments.data(), step.adjustments.data(), bytes);
+    parts_.link->upload(parts_.sample_adjustments.data(), flight.adjustments.data(), bytes);
   }
 
-  void read_sentinel(StepResult& result) {
-    parts_.device->synchronize();
-    parts_.device->download(words_.data(), parts_.sentinel.data(), words_.size() * sizeof(uint32_t));
-    for (size_t layer = 0; layer < words_.size(); ++layer) {
-      if (words_[layer] != 0 && result.sentinel_layer < 0) result.sentinel_layer = static_cast<int32_t>(layer);
-      result.sentinel |= words_[layer];
+  void read_sentinel(const Flight& flight) {
+    const auto* words = reinterpret_cast<const uint32_t*>(flight.words.data());
+    for (size_t layer = 0; layer < flight.words.size() / sizeof(uint32_t); ++layer) {
+      if (words[layer] != 0 && result_.sentinel_layer < 0) result_.sentinel_layer = static_cast<int32_t>(layer);
+      result_.sentinel |= words[layer];
     }
   }
 
   EngineParts parts_;
   ops::Sentinel sentinel_;
-  std::deque<Step> pending_;
-  StepResult last_;
+  std::vector<Flight> flights_;  // a ring of max_in_flight
+  size_t oldest_ = 0;
+  size_t in_flight_ = 0;
+  uint64_t sampled_step_ = 0;  // whose results lie in sample_results
+  size_t sampled_ = 0;         // how many
+  StepResult result_;          // of the step collected last
+  int64_t finished_us_ = 0;
   std::optional<HostTaps> taps_;
   std::vector<int32_t> ids_;
-  std::vector<ops::SampleParams> params_;
-  std::vector<uint32_t> words_;
 };
 
 }  // namespace
 
-std::unique_ptr<LocalEngine> make_local_engine(EngineParts parts) {
-  return std::make_unique<InProcessEngine>(std::move(parts));
+Result<std::unique_ptr<LocalEngine>> make_local_engine(EngineParts parts) {
+  std::vector<Flight> flights;
+  for (int32_t i = 0; i < parts.limits.max_in_flight; ++i) {
+    ASSAY_ASSIGN(Flight flight, make_flight(parts, i));
+    flights.push_back(std::move(flight));
+  }
+  return std::unique_ptr<LocalEngine>(std::make_unique<InProcessEngine>(std::move(parts), std::move(flights)));
 }
 
 }  // namespace assay::engine

@@ -1,10 +1,10 @@
 // The engine of this process: one device, one model, steps run in order of submission.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <vector>
 
+#include "backend/host_link.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/load.h"
 #include "engine/state_memory.h"
@@ -22,6 +22,7 @@ struct EngineParts {
   std::unique_ptr<checkpoint::Checkpoint> checkpoint;  // null with dummy weights
   checkpoint::DummyWeights dummy;
   std::unique_ptr<device::Device> device;
+  std::unique_ptr<backend::HostLink> link;
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<ops::Selector> selector;
   std::unique_ptr<models::Model> model;
@@ -40,6 +41,7 @@ struct EngineParts {
   proof::Report report;
 };
 
-std::unique_ptr<LocalEngine> make_local_engine(EngineParts parts);
+// Errors: kResource (host memory).
+Result<std::unique_ptr<LocalEngine>> make_local_engine(EngineParts parts);
 
 }  // namespace assay::engine

@@ -160,7 +160,7 @@ void EngineProbe::poison() {
   for (int32_t page = 0; page < std::min(used_pages_, limits.page_count - 1); ++page) step.freed_pages.push_back(page);
   step.freed_pages.push_back(limits.page_count - 1);
   for (int32_t slot = 0; slot < std::min(4, limits.state_slots); ++slot) step.freed_slots.push_back(slot);
-  engine_.submit(std::move(step));
+  engine_.submit(step);
   engine_.collect();
 }
 

@@ -57,6 +57,17 @@ struct Step {
   // Given back since the step before; poisoned before this step runs.
   std::vector<int32_t> freed_pages;
   std::vector<int32_t> freed_slots;
+
+  // Empties all lists and keeps their memory.
+  void clear() {
+    tokens.clear();
+    rows.clear();
+    pages.clear();
+    outputs.clear();
+    adjustments.clear();
+    freed_pages.clear();
+    freed_slots.clear();
+  }
 };
 
 struct StepResult {

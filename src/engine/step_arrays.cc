@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/hash.h"
+
 namespace assay::engine {
 namespace {
 
@@ -59,79 +61,148 @@ void check_step(const Step& step, const EngineLimits& limits) {
   for (int32_t page : step.pages) CHECK(page >= 0 && page < limits.page_count, "page {}", page);
 }
 
-Result<StepArrays> StepArrays::make(device::Device& device, const EngineLimits& limits) {
+namespace {
+
+constexpr int32_t kLiveCounts = 4;  // decode tokens, tokens, decode outputs, outputs
+
+// Few page strides and counts, so that steps come in few shapes.
+int32_t stride_for(int32_t pages, const EngineLimits& limits) {
+  int32_t stride = 1;
+  while (stride < pages) stride *= 4;
+  return std::min(stride, std::max(pages_per_sequence(limits), pages));
+}
+int32_t bucket_for(int32_t count, int32_t most) {
+  const int32_t power = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(std::max(count, 1))));
+  const int32_t step = std::max(power / 4, 1);
+  return std::min((count + step - 1) / step * step, std::max(most, count));
+}
+
+}  // namespace
+
+StepShape StepShape::of(const Step& step, const EngineLimits& limits) {
+  int32_t pages = 1;
+  for (const StepRow& row : step.rows) pages = std::max(pages, row.page_count);
+  return {static_cast<int32_t>(step.tokens.size()), static_cast<int32_t>(step.rows.size()),
+          static_cast<int32_t>(step.outputs.size()), stride_for(pages, limits)};
+}
+
+StepShape StepShape::bucket(const EngineLimits& limits) const {
+  return {bucket_for(tokens, limits.max_step_tokens), bucket_for(rows, limits.max_step_rows),
+          outputs == 0 ? 0 : bucket_for(outputs, limits.max_step_outputs), page_stride};
+}
+
+uint64_t StepShape::key() const {
+  uint64_t key = 0;
+  for (int32_t size : {tokens, rows, outputs, page_stride}) key = hash_fold(key, static_cast<uint64_t>(size));
+  return key;
+}
+
+int64_t StepArrays::bytes(const EngineLimits& limits) {
+  const int64_t tokens = limits.max_step_tokens;
+  const int64_t rows = limits.max_step_rows;
+  const int64_t count =
+      kLiveCounts + 3 * tokens + (rows + 1) + rows * pages_per_sequence(limits) + 2 * rows + limits.max_step_outputs;
+  return count * static_cast<int64_t>(sizeof(int32_t));
+}
+
+Result<StepArrays> StepArrays::make(device::Device& device, backend::HostLink& link, const EngineLimits& limits) {
   StepArrays arrays;
-  arrays.device_ = &device;
+  arrays.link_ = &link;
   arrays.limits_ = limits;
-  const auto tokens = static_cast<size_t>(limits.max_step_tokens);
-  const auto rows = static_cast<size_t>(limits.max_step_rows);
-  const auto pages = static_cast<size_t>((limits.context_tokens + limits.page_tokens - 1) / limits.page_tokens);
-  const size_t count = 3 * tokens + (rows + 1) + rows * pages + 2 * rows + static_cast<size_t>(limits.max_step_outputs);
-  arrays.staging_.resize(count);
-  ASSAY_ASSIGN(arrays.memory_, device.allocate(count * sizeof(int32_t)));
+  const auto size = static_cast<size_t>(bytes(limits));
+  for (int32_t i = 0; i < limits.max_in_flight; ++i) {
+    ASSAY_ASSIGN(const MutableBytes staging, link.allocate(size));
+    arrays.staging_.push_back(staging);
+  }
+  ASSAY_ASSIGN(arrays.memory_, device.allocate(size));
   return arrays;
 }
 
-template <class Fill>
-const int32_t* StepArrays::place(size_t count, const Fill& fill) {
-  CHECK(used_ + count <= staging_.size(), "step arrays hold {}", staging_.size());
-  fill(staging_.data() + used_);
-  const int32_t* on_device = static_cast<const int32_t*>(memory_.data()) + used_;
+StepArrays::Room StepArrays::take(int32_t count) {
+  const MutableBytes staging = staging_[turn_];
+  CHECK(static_cast<size_t>(used_ + count) <= staging.size() / sizeof(int32_t), "step arrays of {} bytes",
+        staging.size());
+  const Room room{reinterpret_cast<int32_t*>(staging.data()) + used_, static_cast<int32_t*>(memory_.data()) + used_};
   used_ += count;
-  return on_device;
+  return room;
 }
 
-void StepArrays::fill(const Step& step, std::span<const int32_t> ids) {
-  check_step(step, limits_);
+void StepArrays::lay_out(const StepShape& shape) {
+  turn_ = (turn_ + 1) % staging_.size();
   used_ = 0;
-  const size_t rows = step.rows.size();
-  const size_t tokens = step.tokens.size();
-  int32_t decode_tokens = 0;
-  int32_t page_stride = 1;
-  for (const StepRow& row : step.rows) {
-    if (row.phase != Phase::kPrefill) decode_tokens += row.token_count;
-    page_stride = std::max(page_stride, row.page_count);
-  }
-  // Few different strides, so that steps come in few shapes.
-  const int32_t most_pages = (limits_.context_tokens + limits_.page_tokens - 1) / limits_.page_tokens;
-  page_stride = std::min(static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(page_stride))),
-                         std::max(most_pages, page_stride));
-  ids_ = place(tokens, [&](int32_t* out) { std::copy(ids.begin(), ids.end(), out); });
+  rooms_.live = take(kLiveCounts);
+  rooms_.ids = take(shape.tokens);
+  rooms_.positions = take(shape.tokens);
+  rooms_.sequence_of = take(shape.tokens);
+  rooms_.query_start = take(shape.rows + 1);
+  rooms_.page_table = take(shape.rows * shape.page_stride);
+  rooms_.state_read = take(shape.rows);
+  rooms_.state_write = take(shape.rows);
+  rooms_.output_tokens = take(shape.outputs);
   batch_ = {};
-  batch_.tokens = {decode_tokens, static_cast<int32_t>(tokens), nullptr};
-  batch_.sequences = static_cast<int32_t>(rows);
-  batch_.positions = place(tokens, [&](int32_t* out) {
-    for (const StepRow& row : step.rows) {
-      for (int32_t i = 0; i < row.token_count; ++i) out[row.first_token + i] = row.position + i;
+  batch_.sequences = shape.rows;
+  batch_.positions = rooms_.positions.device;
+  batch_.sequence_of = rooms_.sequence_of.device;
+  batch_.query_start = rooms_.query_start.device;
+  batch_.page_table = rooms_.page_table.device;
+  batch_.page_table_stride = shape.page_stride;
+  batch_.state_read = rooms_.state_read.device;
+  batch_.state_write = rooms_.state_write.device;
+  ids_ = rooms_.ids.device;
+  output_tokens_ = rooms_.output_tokens.device;
+}
+
+void StepArrays::fill(const Step& step, std::span<const int32_t> ids, const StepShape& shape, bool bounds) {
+  check_step(step, limits_);
+  lay_out(shape);
+  const auto tokens = static_cast<int32_t>(step.tokens.size());
+  const auto outputs = static_cast<int32_t>(step.outputs.size());
+  const auto rows = static_cast<int32_t>(step.rows.size());
+  std::copy(ids.begin(), ids.end(), rooms_.ids.host);
+  int32_t decode_tokens = 0;
+  for (int32_t r = 0; r < rows; ++r) {
+    const StepRow& row = step.rows[static_cast<size_t>(r)];
+    if (row.phase != Phase::kPrefill) decode_tokens += row.token_count;
+    for (int32_t i = 0; i < row.token_count; ++i) {
+      rooms_.positions.host[row.first_token + i] = row.position + i;
+      rooms_.sequence_of.host[row.first_token + i] = r;
     }
-  });
-  batch_.sequence_of = place(tokens, [&](int32_t* out) {
-    for (size_t r = 0; r < rows; ++r) {
-      std::fill_n(out + step.rows[r].first_token, step.rows[r].token_count, static_cast<int32_t>(r));
-    }
-  });
-  batch_.query_start = place(rows + 1, [&](int32_t* out) {
-    for (size_t r = 0; r < rows; ++r) out[r] = step.rows[r].first_token;
-    out[rows] = static_cast<int32_t>(tokens);
-  });
-  batch_.page_table_stride = page_stride;
-  batch_.page_table = place(rows * static_cast<size_t>(page_stride), [&](int32_t* out) {
-    for (size_t r = 0; r < rows; ++r) {
-      int32_t* to = out + r * static_cast<size_t>(page_stride);
-      std::fill_n(to, page_stride, -1);
-      std::copy_n(step.pages.begin() + step.rows[r].first_page, step.rows[r].page_count, to);
-    }
-  });
-  batch_.state_read = place(rows, [&](int32_t* out) {
-    for (size_t r = 0; r < rows; ++r) out[r] = step.rows[r].state_read;
-  });
-  batch_.state_write = place(rows, [&](int32_t* out) {
-    for (size_t r = 0; r < rows; ++r) out[r] = step.rows[r].state_write;
-  });
-  output_tokens_ = place(step.outputs.size(), [&](int32_t* out) {
-    for (size_t o = 0; o < step.outputs.size(); ++o) out[o] = step.outputs[o].token;
-  });
-  device_->upload(memory_.data(), staging_.data(), used_ * sizeof(int32_t));
+    rooms_.query_start.host[r] = row.first_token;
+    int32_t* table = rooms_.page_table.host + r * shape.page_stride;
+    std::copy_n(step.pages.begin() + row.first_page, row.page_count, table);
+    std::fill(table + row.page_count, table + shape.page_stride, -1);
+    rooms_.state_read.host[r] = row.state_read;
+    rooms_.state_write.host[r] = row.state_write;
+  }
+  std::fill_n(rooms_.query_start.host + rows, shape.rows + 1 - rows, tokens);
+  int32_t decode_outputs = 0;
+  for (int32_t o = 0; o < outputs; ++o) {
+    const int32_t token = step.outputs[static_cast<size_t>(o)].token;
+    rooms_.output_tokens.host[o] = token;
+    decode_outputs += token < decode_tokens;
+  }
+  const int32_t live[kLiveCounts] = {decode_tokens, tokens, decode_outputs, outputs};
+  std::copy_n(live, kLiveCounts, rooms_.live.host);
+  if (bounds) {
+    bound(shape);
+  } else {
+    batch_.tokens = {decode_tokens, tokens, nullptr};
+    outputs_ = {decode_outputs, outputs, nullptr};
+  }
+  link_->upload(memory_.data(), staging_[turn_].data(), static_cast<size_t>(used_) * sizeof(int32_t));
+}
+
+void StepArrays::fill_empty(const StepShape& shape) {
+  lay_out(shape);
+  std::fill_n(rooms_.live.host, used_, 0);
+  bound(shape);
+  link_->upload(memory_.data(), staging_[turn_].data(), static_cast<size_t>(used_) * sizeof(int32_t));
+}
+
+// A graph for decode and verify rows: counts are bounds, and the device reads the real ones.
+void StepArrays::bound(const StepShape& shape) {
+  batch_.tokens = {shape.tokens, shape.tokens, rooms_.live.device};
+  outputs_ = {shape.outputs, shape.outputs, rooms_.live.device + 2};
 }
 
 }  // namespace assay::engine

@@ -1,8 +1,33 @@
 #include "engine/weight_store.h"
 
+#include <algorithm>
 #include <memory>
 
 namespace assay::engine {
+
+Result<const ops::PackedWeight*> PackingList::get(ops::WeightId id, ops::LayoutId layout) {
+  const ops::WeightSource& from = source(id);
+  return &packed_.try_emplace({id, layout}, ops::PackedWeight{layout, &from, nullptr, layout->bytes(from)})
+              .first->second;
+}
+
+std::vector<PackingList::Total> PackingList::totals() const {
+  std::vector<Total> totals;
+  for (const auto& [key, packed] : packed_) {
+    if (packed.bytes == 0) continue;
+    auto total = std::ranges::find(totals, packed.layout->name, &Total::layout);
+    if (total == totals.end()) total = totals.insert(totals.end(), {packed.layout->name});
+    ++total->weights;
+    total->bytes += static_cast<int64_t>(packed.bytes);
+  }
+  return totals;
+}
+
+int64_t PackingList::bytes() const {
+  int64_t sum = 0;
+  for (const Total& total : totals()) sum += total.bytes;
+  return sum;
+}
 
 ops::WeightId WeightStore::add(ops::WeightSource source) {
   sources_.push_back(std::move(source));
@@ -49,6 +74,15 @@ Result<void> WeightStore::pack(const ops::WeightSource& source, ops::LayoutId la
   packed.weight.data = static_cast<const std::byte*>(packed.buffer.data());
   packed_bytes_ += bytes;
   return {};
+}
+
+void WeightStore::keep_only(const PackingList& list) {
+  std::erase_if(packed_, [&](const auto& entry) {
+    const auto& [key, packed] = entry;
+    if (list.contains(key.first, key.second)) return false;
+    packed_bytes_ -= packed.buffer.bytes();
+    return true;
+  });
 }
 
 int64_t WeightStore::parameters() const {

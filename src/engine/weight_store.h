@@ -6,12 +6,36 @@
 
 #include <deque>
 #include <map>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "device/device.h"
 #include "ops/weight.h"
 
 namespace assay::engine {
+
+// What plans would make a store pack, for a ledger: answers as the store does, with packings that have no bytes yet.
+class PackingList : public ops::WeightProvider {
+ public:
+  struct Total {
+    std::string_view layout;
+    int64_t weights = 0;
+    int64_t bytes = 0;
+  };
+
+  explicit PackingList(const ops::WeightProvider& sources) : sources_(sources) {}
+  const ops::WeightSource& source(ops::WeightId id) const override { return sources_.source(id); }
+  Result<const ops::PackedWeight*> get(ops::WeightId id, ops::LayoutId layout) override;
+
+  bool contains(ops::WeightId id, ops::LayoutId layout) const { return packed_.contains({id, layout}); }
+  std::vector<Total> totals() const;  // of the layouts that pack something
+  int64_t bytes() const;
+
+ private:
+  const ops::WeightProvider& sources_;
+  std::map<std::pair<ops::WeightId, ops::LayoutId>, ops::PackedWeight> packed_;
+};
 
 class WeightStore : public ops::WeightProvider {
  public:
@@ -21,6 +45,8 @@ class WeightStore : public ops::WeightProvider {
   const ops::WeightSource& source(ops::WeightId id) const override;
   // Packs on first use. Errors: kResource with the weight's name.
   Result<const ops::PackedWeight*> get(ops::WeightId id, ops::LayoutId layout) override;
+  // Gives up the packings that are not listed. No plan may use them.
+  void keep_only(const PackingList& list);
 
   size_t packed_bytes() const { return packed_bytes_; }
   int64_t parameters() const;  // values of all weights

@@ -19,7 +19,9 @@ struct StateShape {
   int32_t kv_heads = 0;  // of every kKv layer
   int32_t head_dim = 0;
   int64_t conv_elements = 0;   // of every kRecurrent layer, per slot, activation dtype
-  int64_t delta_elements = 0;  // likewise, fp32
+  int64_t delta_elements = 0;  // likewise, fp32: delta_heads matrices of rows of delta_columns
+  int32_t delta_heads = 0;
+  int32_t delta_columns = 0;
 };
 
 // One forward pass: device views. R outputs are a choice among the T tokens.

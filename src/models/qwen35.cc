@@ -80,6 +80,8 @@ class Qwen35 : public Model {
     const int64_t channels = 2 * config.gdn_key_heads * config.gdn_key_dim + values;
     shape_.conv_elements = channels * (config.conv_width - 1);
     shape_.delta_elements = values * config.gdn_key_dim;
+    shape_.delta_heads = static_cast<int32_t>(config.gdn_value_heads);
+    shape_.delta_columns = static_cast<int32_t>(config.gdn_value_dim);
   }
 
   const StateShape& state_shape() const override { return shape_; }

@@ -5,11 +5,10 @@
 //   repetition            tokens of the prompt and generated ones (Hugging Face)
 //   min_tokens            the request's stop tokens are banned until so many tokens are generated
 //
-// Owner: a Sequence.
+// Owner: a Sequence. All memory is taken by the constructor.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "ops/sample/sample.h"
@@ -20,7 +19,8 @@ namespace assay::scheduler {
 class Adjustments {
  public:
   Adjustments() = default;
-  explicit Adjustments(const Request& request);
+  // most_generated: how many tokens generated() will be told of at most.
+  Adjustments(const Request& request, int32_t most_generated);
 
   // The next list depends on the tokens generated before: no sample can be asked for while one is pending.
   bool needs_history() const { return penalises_; }
@@ -33,17 +33,20 @@ class Adjustments {
 
  private:
   struct Entry {
+    int32_t token = 0;
     float bias = 0;
     int32_t generated = 0;
     bool seen = false;  // in the prompt or generated
     bool stops = false;
   };
+  Entry& entry_of(int32_t token);  // of a token that has one
+
   float presence_ = 0;
   float frequency_ = 0;
   float repetition_ = 1;
   int32_t min_tokens_ = 0;
   bool penalises_ = false;
-  std::map<int32_t, Entry> entries_;
+  std::vector<Entry> entries_;  // rising by token
 };
 
 }  // namespace assay::scheduler

@@ -154,13 +154,13 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(std::move(options)) {
   slots_.resize(options_.limits.state_slots);
 }
 
-void FakeEngine::submit(Step step) {
+void FakeEngine::submit(const Step& step) {
   CHECK(step.id == last_step_ + 1, "step {} after {}", step.id, last_step_);
   last_step_ = step.id;
   check_sizes(step);
   for (const StepRow& row : step.rows) check_row(step, row);
   check_hazards(step);
-  in_flight_.push_back({std::move(step), now_us() + options_.latency_us});
+  in_flight_.push_back({step, now_us() + options_.latency_us});
 }
 
 void FakeEngine::check_sizes(const Step& step) const {
@@ -265,14 +265,15 @@ void FakeEngine::poison(const Step& step) {
   }
 }
 
-engine::StepResult FakeEngine::collect() {
+const engine::StepResult& FakeEngine::collect() {
   CHECK(!in_flight_.empty(), "collect with no step in flight");
   const Pending pending = std::move(in_flight_.front());
   in_flight_.pop_front();
   const int64_t wait_us = pending.ready_us - now_us();
   if (wait_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(wait_us));
   poison(pending.step);
-  engine::StepResult result;
+  engine::StepResult& result = result_;
+  result = {};
   result.id = pending.step.id;
   result.compute_us = options_.latency_us;
   size_t next_output = 0;

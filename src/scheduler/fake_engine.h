@@ -54,8 +54,8 @@ class FakeEngine : public engine::Engine {
   explicit FakeEngine(FakeOptions options);
 
   const engine::EngineLimits& limits() const override { return options_.limits; }
-  void submit(engine::Step step) override;
-  engine::StepResult collect() override;
+  void submit(const engine::Step& step) override;
+  const engine::StepResult& collect() override;
 
   // Rows run since the start, by phase.
   int64_t rows_run(engine::Phase phase) const { return rows_run_[static_cast<int>(phase)]; }
@@ -86,6 +86,7 @@ class FakeEngine : public engine::Engine {
   std::vector<Entry> entries_;  // page * page_tokens + position in the page
   std::vector<SlotState> slots_;
   std::deque<Pending> in_flight_;
+  engine::StepResult result_;
   std::map<uint64_t, std::vector<int32_t>> outputs_;  // tokens of the latest steps
   uint64_t last_step_ = 0;
   int64_t rows_run_[3] = {};

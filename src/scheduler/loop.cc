@@ -2,29 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "scheduler/delivery.h"
 #include "scheduler/scheduler.h"
 
 namespace assay::scheduler {
 
 struct Loop::State {
   struct Arrival {
-    uint64_t id = 0;
-    Request request;
-    std::shared_ptr<RequestSink> sink;
+    std::unique_ptr<Sequence> sequence;
     uint64_t leader = 0;
   };
 
   State(const engine::EngineLimits& limits, const LoopOptions& options)
-      : scheduler(limits, options.max_running), max_open(int64_t{scheduler.max_running()} + options.max_queued) {}
+      : scheduler(limits, options.max_running, options.max_running + options.max_queued),
+        max_open(int64_t{scheduler.max_running()} + options.max_queued) {}
 
-  // Of the engine thread.
-  Scheduler scheduler;
-  std::unordered_map<uint64_t, std::shared_ptr<RequestSink>> sinks;
+  Scheduler scheduler;  // of the engine thread
+  Delivery delivery;
 
   const int64_t max_open;
 
@@ -35,16 +34,16 @@ struct Loop::State {
   std::vector<uint64_t> cancels;
   uint64_t last_id = 0;
   int64_t open = 0;  // accepted and not finished
-  bool idle = true;  // the engine thread has delivered everything and waits
+  bool idle = true;  // the engine thread has pushed everything and waits
   bool draining = false;
   bool stopping = false;
   LoopStats stats;
 
   // Waits for something to do; takes what came in. False: stop.
   bool take(std::vector<Arrival>& new_arrivals, std::vector<uint64_t>& new_cancels);
-  // Counts first, so that a client that has seen its finish finds it counted; then calls the sinks, with no lock held.
-  void deliver(const std::vector<Event>& events);
-  void count(const std::vector<Event>& events);
+  // Counts first, so that a client that has seen its finish finds it counted.
+  void publish(std::span<const Event> events);
+  void count(std::span<const Event> events);
   void count_step(const engine::StepResult& result);
 };
 
@@ -80,6 +79,10 @@ Result<std::vector<uint64_t>> Loop::submit_all(std::vector<Submission> submissio
     CHECK(one.sink != nullptr, "a request without a sink");
     if (possible.ok()) possible = check_request(one.request, engine_.limits());
   }
+  std::vector<State::Arrival> arrivals;
+  for (Submission& one : submissions) {
+    if (possible.ok()) arrivals.push_back({make_sequence(0, std::move(one.request), engine_.limits())});
+  }
   std::unique_lock lock(state_->mutex);
   const auto reject = [&](Error error) {
     state_->stats.requests_rejected += count;
@@ -94,12 +97,14 @@ Result<std::vector<uint64_t>> Loop::submit_all(std::vector<Submission> submissio
                    fmt::format("fewer than {}", state_->max_open - count + 1), "try again later"});
   }
   std::vector<uint64_t> ids;
-  for (Submission& one : submissions) {
-    CHECK(one.shares_with < static_cast<int32_t>(ids.size()), "request {} shares with {}", ids.size(), one.shares_with);
-    const uint64_t leader = one.shares_with < 0 ? 0 : ids[static_cast<size_t>(one.shares_with)];
-    ids.push_back(++state_->last_id);
-    state_->stats.prompt_tokens_total += static_cast<int64_t>(one.request.prompt.size());
-    state_->arrivals.push_back({ids.back(), std::move(one.request), std::move(one.sink), leader});
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    const int32_t shares_with = submissions[i].shares_with;
+    CHECK(shares_with < static_cast<int32_t>(i), "request {} shares with {}", i, shares_with);
+    arrivals[i].leader = shares_with < 0 ? 0 : ids[static_cast<size_t>(shares_with)];
+    ids.push_back(arrivals[i].sequence->id = ++state_->last_id);
+    state_->stats.prompt_tokens_total += arrivals[i].sequence->prompt_tokens();
+    state_->delivery.add(ids.back(), std::move(submissions[i].sink));
+    state_->arrivals.push_back(std::move(arrivals[i]));
   }
   state_->open += count;
   state_->stats.requests_total += count;
@@ -120,9 +125,13 @@ void Loop::cancel(uint64_t id) {
 }
 
 bool Loop::drain(int64_t timeout_us) {
+  const int64_t end_us = now_us() + timeout_us;
   std::unique_lock lock(state_->mutex);
   state_->draining = true;
-  return state_->idle_changed.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return state_->idle; });
+  const auto timeout = std::chrono::microseconds(timeout_us);
+  if (!state_->idle_changed.wait_for(lock, timeout, [this] { return state_->idle; })) return false;
+  lock.unlock();
+  return state_->delivery.flush(end_us - now_us());
 }
 
 LoopStats Loop::stats() const {
@@ -138,30 +147,22 @@ void Loop::run() {
   bool running = true;
   while (running) {
     running = state.take(arrivals, cancels);
-    for (State::Arrival& arrival : arrivals) {
-      state.sinks.emplace(arrival.id, std::move(arrival.sink));
-      scheduler.add(arrival.id, std::move(arrival.request), arrival.leader);
-    }
-    if (!running) {
-      for (const auto& [id, sink] : state.sinks) cancels.push_back(id);
-      std::sort(cancels.begin(), cancels.end());
-    }
-    std::vector<Event> events;
+    for (State::Arrival& arrival : arrivals) scheduler.add(std::move(arrival.sequence), arrival.leader);
     for (const uint64_t id : cancels) {
-      if (auto event = scheduler.cancel(id)) events.push_back(std::move(*event));
+      if (const auto event = scheduler.cancel(id)) state.publish({&*event, 1});
     }
-    state.deliver(events);
+    state.publish(running ? scheduler.expire(now_us()) : scheduler.cancel_all());
     if (running) {
-      while (auto step = scheduler.schedule()) engine_.submit(std::move(*step));
+      while (const engine::Step* step = scheduler.schedule()) engine_.submit(*step);
       CHECK(scheduler.open() == 0 || scheduler.in_flight() > 0, "{} open requests and no row can run",
             scheduler.open());
     }
     // The engine outlives the loop: leave no step in it.
     while (scheduler.in_flight() > 0) {
-      const engine::StepResult result = engine_.collect();
-      events = scheduler.update(result);
+      const engine::StepResult& result = engine_.collect();
+      const std::span<const Event> events = scheduler.update(result);
       state.count_step(result);
-      state.deliver(events);
+      state.publish(events);
       if (running) break;
     }
   }
@@ -182,24 +183,12 @@ bool Loop::State::take(std::vector<Arrival>& new_arrivals, std::vector<uint64_t>
   return !stopping;
 }
 
-void Loop::State::deliver(const std::vector<Event>& events) {
+void Loop::State::publish(std::span<const Event> events) {
   count(events);
-  for (const Event& event : events) {
-    const auto found = sinks.find(event.id);
-    CHECK(found != sinks.end(), "event of request {}, which has no sink", event.id);
-    if (const auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {
-      found->second->on_prompt_logprobs(prompt->results);
-    } else if (const auto* token = std::get_if<TokenEvent>(&event.what)) {
-      found->second->on_token(*token);
-    } else {
-      const std::shared_ptr<RequestSink> sink = std::move(found->second);
-      sinks.erase(found);
-      sink->on_finish(std::get<FinishEvent>(event.what));
-    }
-  }
+  delivery.push(events, scheduler.retired());
 }
 
-void Loop::State::count(const std::vector<Event>& events) {
+void Loop::State::count(std::span<const Event> events) {
   const std::lock_guard lock(mutex);
   for (const Event& event : events) {
     if (std::holds_alternative<TokenEvent>(event.what)) ++stats.generation_tokens_total;

@@ -1,12 +1,15 @@
-// Loop: the engine thread. Takes requests from any thread, schedules them on the engine, hands tokens to their sinks.
+// Loop: the engine thread. Takes requests from any thread, schedules them on the engine, hands tokens to the delivery
+// thread, which calls their sinks.
 //
 //   while work:  engine.submit(scheduler.schedule()) as often as steps may be in flight;
-//   scheduler.update(engine.collect())
+//   delivery.push(scheduler.update(engine.collect()))
+//
+// The engine thread neither allocates nor frees: submit() makes what a request needs, the delivery frees it.
 //
 // Owner: the server or a command; the engine outlives the loop, and holds no step of it afterwards. submit(), cancel(),
 // drain() and stats() are thread-safe, and sinks may call them but drain(): no lock is held while a sink runs. A
-// cancelled request is out of the step after those in flight, and its sink gets on_finish(kCancelled). Idle: sleeps on
-// a condition variable.
+// cancelled request, or one whose deadline is over, is out of the step after those in flight, and its sink gets
+// on_finish(kCancelled or kDeadline). Idle: sleeps on a condition variable.
 #pragma once
 
 #include <condition_variable>
@@ -33,7 +36,7 @@ struct LoopOptions {
 // Counters since start, and gauges of now.
 struct LoopStats {
   int64_t requests_total = 0;
-  int64_t requests_finished[4] = {};  // by FinishReason
+  int64_t requests_finished[kFinishReasons] = {};  // by FinishReason
   int64_t requests_rejected = 0;
   int64_t prompt_tokens_total = 0;
   int64_t generation_tokens_total = 0;
@@ -72,7 +75,8 @@ class Loop {
   Result<std::vector<uint64_t>> submit_all(std::vector<Submission> submissions);
   void cancel(uint64_t id);  // unknown or finished ids are ignored
 
-  // No new requests from now on; returns true when all are done, false when the time is over first.
+  // No new requests from now on; returns true when all are done and their sinks called, false when the time is over
+  // first.
   bool drain(int64_t timeout_us);
   LoopStats stats() const;
   const engine::EngineLimits& limits() const { return engine_.limits(); }

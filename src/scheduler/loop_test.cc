@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <atomic>
+#include <semaphore>
 
 #include "base/clock.h"
 #include "scheduler/fake_engine.h"
@@ -15,7 +16,7 @@ constexpr int64_t kPatienceUs = 20'000'000;  // a test that waits longer has fai
 
 class RecordingSink : public RequestSink {
  public:
-  void on_prompt_logprobs(const std::vector<ops::SampleResult>& results) override {
+  void on_prompt_logprobs(std::span<const ops::SampleResult> results) override {
     const std::lock_guard lock(mutex_);
     EXPECT_TRUE(tokens_.empty());
     prompt_logprobs_ = results.size();
@@ -142,26 +143,90 @@ TEST(Loop, ServesManyThreads) {
   EXPECT_LE(cancelled, kThreads * kRequests / 5);
 }
 
-// The sink cancels its own request at a token: one step is done, none is in flight, so no further token may come.
-TEST(Loop, ACancelFromASinkTakesEffectBeforeTheNextStep) {
+// Collects a step when the test lets it.
+class GatedEngine : public FakeEngine {
+ public:
+  using FakeEngine::FakeEngine;
+  const engine::StepResult& collect() override {
+    gate.acquire();
+    return FakeEngine::collect();
+  }
+  std::counting_semaphore<> gate{0};
+};
+
+// The sink cancels its own request while a step is in flight: the token of that step is the last.
+TEST(Loop, ACancelledRequestIsInNoStepAfterThoseInFlight) {
   class CancellingSink : public RecordingSink {
    public:
     void on_token(const TokenEvent& event) override {
-      RecordingSink::on_token(event);
       if (event.index == 4) loop->cancel(1);
+      RecordingSink::on_token(event);
     }
     Loop* loop = nullptr;
   };
-  FakeEngine engine(FakeOptions{});
+  GatedEngine engine(FakeOptions{});
   const auto sink = std::make_shared<CancellingSink>();
   Loop loop(engine, {});
   sink->loop = &loop;
   ASSERT_EQ(*loop.submit(request_of({1, 2}, 0), sink), 1u);
+  engine.gate.release(5);
+  ASSERT_TRUE(sink->wait_for_tokens(5));
+  engine.gate.release(100);
   ASSERT_TRUE(sink->wait_for_finish());
   EXPECT_EQ(sink->finish().reason, FinishReason::kCancelled);
-  EXPECT_EQ(sink->tokens().size(), 5u);
+  EXPECT_EQ(sink->tokens().size(), 6u);
   EXPECT_TRUE(loop.drain(kPatienceUs));
-  EXPECT_EQ(loop.stats().steps_total, 5);
+  EXPECT_EQ(loop.stats().steps_total, 6);
+}
+
+// One that runs and one that waits for its place.
+TEST(Loop, EndsRequestsAtTheirDeadline) {
+  FakeOptions options;
+  options.latency_us = 1000;
+  options.limits.context_tokens = 1 << 20;
+  options.limits.page_count = 1 << 16;
+  FakeEngine engine(options);
+  Loop loop(engine, {.max_queued = 1, .max_running = 1});
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  Request request = request_of({1, 2}, 0);
+  request.deadline_us = now_us() + 20'000;
+  for (int i = 0; i < 2; ++i) {
+    sinks.push_back(std::make_shared<RecordingSink>());
+    ASSERT_TRUE(loop.submit(request, sinks.back()).ok());
+  }
+  for (const auto& sink : sinks) {
+    ASSERT_TRUE(sink->wait_for_finish());
+    EXPECT_EQ(sink->finish().reason, FinishReason::kDeadline);
+  }
+  EXPECT_GE(now_us(), request.deadline_us);
+  EXPECT_TRUE(loop.drain(kPatienceUs));
+  EXPECT_EQ(loop.stats().requests_finished[static_cast<int>(FinishReason::kDeadline)], 2);
+  EXPECT_EQ(loop.stats().pages_used, 0);
+}
+
+// A sink that does not return holds up nobody's steps until the list is full, and loses nothing.
+TEST(Loop, GoesOnWhileASinkIsSlow) {
+  class SlowSink : public RecordingSink {
+   public:
+    void on_token(const TokenEvent& event) override {
+      if (event.index == 0) gate.acquire();
+      RecordingSink::on_token(event);
+    }
+    std::binary_semaphore gate{0};
+  };
+  FakeOptions options;
+  options.limits.context_tokens = 8192;
+  options.limits.page_count = 1024;
+  FakeEngine engine(options);
+  Loop loop(engine, {});
+  const auto sink = std::make_shared<SlowSink>();
+  ASSERT_TRUE(loop.submit(request_of({1, 2}, 6000), sink).ok());
+  while (loop.stats().generation_tokens_total < 4000) std::this_thread::yield();
+  EXPECT_EQ(sink->tokens().size(), 0u);
+  sink->gate.release();
+  ASSERT_TRUE(sink->wait_for_finish());
+  EXPECT_EQ(sink->tokens().size(), 6000u);
+  EXPECT_TRUE(loop.drain(kPatienceUs));
 }
 
 TEST(Loop, RefusesWhatTheQueueCannotHold) {

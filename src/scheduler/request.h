@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,7 +16,9 @@ enum class FinishReason : uint8_t {
   kLength,          // max_tokens or the context is used up
   kCancelled,       // cancel() was called, or the loop was shut down
   kNumericalError,  // the model's logits were not finite
+  kDeadline,        // its time is over
 };
+inline constexpr int kFinishReasons = 5;
 
 constexpr std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
@@ -27,6 +30,8 @@ constexpr std::string_view finish_reason_name(FinishReason reason) {
       return "cancelled";
     case FinishReason::kNumericalError:
       return "numerical_error";
+    case FinishReason::kDeadline:
+      return "deadline";
   }
   return "?";
 }
@@ -48,6 +53,7 @@ struct Request {
   float repetition_penalty = 1;  // 0.01 .. 100
   std::vector<std::pair<int32_t, float>> logit_bias;
   int32_t min_tokens = 0;
+  int64_t deadline_us = 0;  // on base/clock.h; from then on it is in no new step. 0: none
 };
 
 // One generated token. `result.token` is its id.
@@ -63,11 +69,11 @@ struct FinishEvent {
 };
 
 // Receives what a request produces, in order: prompt log-probabilities (when asked for), tokens, one finish. Called on
-// the engine thread: implementations hand over and return.
+// the loop's delivery thread (delivery.h), which serves all requests: implementations hand over and return.
 class RequestSink {
  public:
   virtual ~RequestSink() = default;
-  virtual void on_prompt_logprobs(const std::vector<ops::SampleResult>&) {}  // entry i is prompt token i + 1
+  virtual void on_prompt_logprobs(std::span<const ops::SampleResult>) {}  // entry i is prompt token i + 1
   virtual void on_token(const TokenEvent& event) = 0;
   virtual void on_finish(const FinishEvent& event) = 0;
 };

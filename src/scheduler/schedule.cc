@@ -1,5 +1,6 @@
 // The planning half of Scheduler: admission, what goes into a step, preemption.
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 #include "scheduler/scheduler.h"
@@ -11,24 +12,27 @@ using engine::Step;
 using engine::StepRow;
 using engine::TokenSource;
 
-std::optional<Step> Scheduler::schedule() {
-  if (in_flight() >= limits_.max_in_flight) return std::nullopt;
+const Step* Scheduler::schedule() {
+  if (in_flight() >= limits_.max_in_flight) return nullptr;
   admit();
-  Plan plan{limits_.max_step_tokens, limits_.max_step_rows, limits_.max_step_outputs, limits_.max_step_adjustments, {}};
-  std::vector<Sequence*> units = by_last_service(false);
+  Plan plan{limits_.max_step_tokens, limits_.max_step_rows, limits_.max_step_outputs, limits_.max_step_adjustments};
+  rows_.clear();
+  by_last_service(false, units_);
   bool unit_planned = false;
   if (unit_blocked_) {
-    for (size_t i = 0; i < units.size() && !unit_planned; ++i) unit_planned = extend(plan, *units[i]);
+    for (size_t i = 0; i < units_.size() && !unit_planned; ++i) unit_planned = extend(plan, *units_[i]);
   }
-  for (Sequence* sequence : by_last_service(true)) extend(plan, *sequence);
+  by_last_service(true, decoding_);
+  for (Sequence* sequence : decoding_) extend(plan, *sequence);
   // Unit by unit in turn: a long prompt shares the step with short ones.
-  unit_blocked_ = !units.empty() && !unit_planned;
-  while (!units.empty()) {
-    std::erase_if(units, [&](Sequence* sequence) { return !extend(plan, *sequence); });
-    if (!units.empty()) unit_blocked_ = false;
+  unit_blocked_ = !units_.empty() && !unit_planned;
+  while (!units_.empty()) {
+    std::erase_if(units_, [&](Sequence* sequence) { return !extend(plan, *sequence); });
+    if (!units_.empty()) unit_blocked_ = false;
   }
-  if (plan.rows.empty()) return std::nullopt;
-  return emit(plan);
+  if (rows_.empty()) return nullptr;
+  emit();
+  return &step_;
 }
 
 // In order of arrival, while the pages suffice for all tokens that the admitted ones know, and for one more page each:
@@ -43,7 +47,7 @@ void Scheduler::admit() {
     if (!running_.empty() && wanted > pages_.free()) return;
     CHECK(running_.empty() || running_.back()->id < sequence.id, "sequence {} runs before {}", running_.back()->id,
           sequence.id);
-    waiting_.pop_front();
+    waiting_.erase(waiting_.begin());
     sequence.stage = Stage::kRunning;
     sequence.last_service = ++services_;  // behind those that wait for their turn: a stream of newcomers starves nobody
     running_.push_back(&sequence);
@@ -66,14 +70,13 @@ int32_t Scheduler::pages_promised() const {
   return count;
 }
 
-std::vector<Sequence*> Scheduler::by_last_service(bool decoding) const {
-  std::vector<Sequence*> sequences;
+void Scheduler::by_last_service(bool decoding, std::vector<Sequence*>& sequences) const {
+  sequences.clear();
   for (Sequence* sequence : running_) {
     if (sequence->runnable() && sequence->decoding() == decoding) sequences.push_back(sequence);
   }
   std::sort(sequences.begin(), sequences.end(),
             [](const Sequence* a, const Sequence* b) { return a->last_service < b->last_service; });
-  return sequences;
 }
 
 // Plans one more unit of the sequence: its decode token, or up to the next cut of its prompt or replay. False: the
@@ -95,7 +98,7 @@ bool Scheduler::extend(Plan& plan, Sequence& sequence) {
   if (opens_row) {
     if (slots_.total() > 0) sequence.planned_slot = slots_.allocate();
     --plan.rows_left;
-    plan.rows.push_back(&sequence);
+    rows_.push_back(&sequence);
   }
   sequence.planned_tokens += end - begin;
   plan.tokens_left -= end - begin;
@@ -124,21 +127,25 @@ void Scheduler::preempt(Sequence& sequence) {
   release_when_idle(sequence);
 }
 
-Step Scheduler::emit(Plan& plan) {
-  std::stable_partition(plan.rows.begin(), plan.rows.end(),
-                        [](const Sequence* sequence) { return sequence->phase() != engine::Phase::kPrefill; });
-  Step step;
-  step.id = ++last_step_;
-  StepInFlight record;
-  record.id = step.id;
-  for (Sequence* sequence : plan.rows) emit_row(step, record, *sequence);
-  step.freed_pages = pages_.collect_freed();
-  step.freed_slots = slots_.collect_freed();
-  in_flight_.push_back(std::move(record));
-  return step;
+// Decode and verify rows, then prefill rows.
+void Scheduler::emit() {
+  step_.clear();
+  step_.id = ++last_step_;
+  StepInFlight& record = in_flight_at(in_flight_count_++);
+  record.id = step_.id;
+  record.rows.clear();
+  const auto is_prefill = [](const Sequence* sequence) { return sequence->phase() == engine::Phase::kPrefill; };
+  units_.clear();
+  std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(units_), is_prefill);
+  std::erase_if(rows_, is_prefill);
+  for (Sequence* sequence : rows_) emit_row(record, *sequence);
+  for (Sequence* sequence : units_) emit_row(record, *sequence);
+  pages_.collect_freed(step_.freed_pages);
+  slots_.collect_freed(step_.freed_slots);
 }
 
-void Scheduler::emit_row(Step& step, StepInFlight& record, Sequence& sequence) {
+void Scheduler::emit_row(StepInFlight& record, Sequence& sequence) {
+  Step& step = step_;
   const Request& request = sequence.request;
   const int32_t begin = sequence.submitted;
   const int32_t end = begin + sequence.planned_tokens;
@@ -185,7 +192,7 @@ void Scheduler::emit_row(Step& step, StepInFlight& record, Sequence& sequence) {
   sequence.planned_slot = -1;
   sequence.planned_tokens = 0;
   sequence.submitted = end;
-  if (!sequence.followers.empty() && end == sequence.fork_at) share_prefill(sequence);
+  if (sequence.first_follower != nullptr && end == sequence.fork_at) share_prefill(sequence);
   sequence.last_service = ++services_;
   ++sequence.rows_in_flight;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 
@@ -16,46 +17,56 @@ int32_t running_limit(const engine::EngineLimits& limits, int32_t max_running) {
   return std::min(max_running, limits.state_slots / 2);
 }
 
-int32_t generation_limit(const Request& request, const engine::EngineLimits& limits) {
-  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  const int64_t pool_tokens = static_cast<int64_t>(limits.page_count) * limits.page_tokens;
-  // Without a wish of the request the pool is a limit like the context; the last token needs no position in it.
-  const int64_t room = std::min<int64_t>(limits.context_tokens, pool_tokens + 1) - prompt_tokens;
-  return static_cast<int32_t>(request.max_tokens > 0 ? std::min<int64_t>(request.max_tokens, room) : room);
-}
-
 bool arrived_before(const Sequence* a, const Sequence* b) { return a->id < b->id; }
 
 }  // namespace
 
-Scheduler::Scheduler(const engine::EngineLimits& limits, int32_t max_running)
+Scheduler::Scheduler(const engine::EngineLimits& limits, int32_t max_running, int32_t max_open)
     : limits_(limits),
       pages_(limits.page_count, limits.page_tokens),
       slots_(limits.state_slots),
-      max_running_(running_limit(limits, max_running)) {
+      max_running_(running_limit(limits, max_running)),
+      step_(engine::reserved_step(limits)) {
   CHECK(max_running > 0, "max_running {}", max_running);
   CHECK(limits.max_step_tokens >= engine::kPrefillCut, "steps of {} tokens hold no prefill unit of {}",
         limits.max_step_tokens, engine::kPrefillCut);
   CHECK(limits.max_step_rows > 0 && limits.max_step_outputs > 0 && limits.max_in_flight > 0, "{} rows, {} outputs, {}",
         limits.max_step_rows, limits.max_step_outputs, limits.max_in_flight);
   CHECK(limits.state_slots == 0 || limits.state_slots >= 2, "{} state slots", limits.state_slots);
+  const auto rows = static_cast<size_t>(limits.max_step_rows);
+  in_flight_.resize(static_cast<size_t>(limits.max_in_flight));
+  for (StepInFlight& step : in_flight_) step.rows.reserve(rows);
+  const size_t sequences = static_cast<size_t>(max_open) + in_flight_.size() * rows;
+  sequences_.reserve(sequences);
+  retired_.reserve(sequences);
+  waiting_.reserve(sequences);
+  running_.reserve(static_cast<size_t>(max_running_));
+  units_.reserve(static_cast<size_t>(max_running_));
+  decoding_.reserve(static_cast<size_t>(max_running_));
+  rows_.reserve(rows);
+  constexpr size_t kRowEvents = 3;  // prompt log-probabilities, a token, a finish
+  events_.reserve(std::max(sequences, kRowEvents * rows));
 }
 
 void Scheduler::add(uint64_t id, Request request, uint64_t leader) {
-  CHECK(id > last_id_, "request {} after {}", id, last_id_);
-  const Result<void> possible = check_request(request, limits_);
-  CHECK(possible.ok(), "request {}: {}", id, possible.error().message());
-  last_id_ = id;
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = id;
-  sequence->max_generated = generation_limit(request, limits_);
-  sequence->request = std::move(request);
-  sequence->adjustments = Adjustments(sequence->request);
-  const auto found = sequences_.find(leader);
-  if (found != sequences_.end()) follow(*sequence, *found->second);
-  waiting_.push_back(sequence.get());
-  sequences_.emplace(id, std::move(sequence));
+  add(make_sequence(id, std::move(request), limits_), leader);
+}
+
+void Scheduler::add(std::unique_ptr<Sequence> added, uint64_t leader) {
+  Sequence& sequence = *added;
+  CHECK(sequence.id > last_id_, "request {} after {}", sequence.id, last_id_);
+  last_id_ = sequence.id;
+  const Result<void> possible = check_request(sequence.request, limits_);
+  CHECK(possible.ok(), "request {}: {}", sequence.id, possible.error().message());
+  if (Sequence* first = find(leader)) follow(sequence, *first);
+  waiting_.push_back(&sequence);
+  sequences_.push_back(std::move(added));
   ++open_;
+}
+
+Sequence* Scheduler::find(uint64_t id) {
+  const auto found = std::ranges::lower_bound(sequences_, id, {}, [](const auto& sequence) { return sequence->id; });
+  return found == sequences_.end() || (*found)->id != id ? nullptr : found->get();
 }
 
 // Positions [0, fork) can be shared: whole pages, a cut, and at least one prompt token left to sample from.
@@ -73,13 +84,15 @@ void Scheduler::follow(Sequence& sequence, Sequence& leader) {
         leader.id);
   Sequence& first = leader.leader != nullptr ? *leader.leader : leader;
   sequence.leader = &first;
-  first.followers.push_back(&sequence);
+  sequence.next_follower = std::exchange(first.first_follower, &sequence);
   first.fork_at = fork_at;
 }
 
 // The leader's row that ends at fork_at is in the step being planned, and the slot that it writes is its state_slot.
 void Scheduler::share_prefill(Sequence& leader) {
-  for (Sequence* follower : leader.followers) {
+  Sequence* next = nullptr;
+  for (Sequence* follower = std::exchange(leader.first_follower, nullptr); follower != nullptr; follower = next) {
+    next = std::exchange(follower->next_follower, nullptr);
     follower->leader = nullptr;
     if (follower->stage != Stage::kRunning) continue;
     const int32_t page_count = leader.fork_at / limits_.page_tokens;
@@ -90,31 +103,62 @@ void Scheduler::share_prefill(Sequence& leader) {
     follower->submitted = leader.fork_at;
     shared_prompt_tokens_ += leader.fork_at;
   }
-  leader.followers.clear();
 }
 
 // From both ends: the sequence leads and follows no more.
 void Scheduler::release_followers(Sequence& sequence) {
-  for (Sequence* follower : sequence.followers) follower->leader = nullptr;
-  sequence.followers.clear();
-  if (sequence.leader != nullptr) std::erase(sequence.leader->followers, &sequence);
+  Sequence* next = nullptr;
+  for (Sequence* follower = std::exchange(sequence.first_follower, nullptr); follower != nullptr; follower = next) {
+    next = std::exchange(follower->next_follower, nullptr);
+    follower->leader = nullptr;
+  }
+  if (sequence.leader == nullptr) return;
+  Sequence** link = &sequence.leader->first_follower;
+  while (*link != &sequence) link = &(*link)->next_follower;
+  *link = std::exchange(sequence.next_follower, nullptr);
   sequence.leader = nullptr;
 }
 
 std::optional<Event> Scheduler::cancel(uint64_t id) {
-  const auto found = sequences_.find(id);
-  if (found == sequences_.end() || found->second->stage == Stage::kFinished) return std::nullopt;
-  Event event = finish(*found->second, FinishReason::kCancelled);
-  release_when_idle(*found->second);
+  Sequence* sequence = find(id);
+  if (sequence == nullptr || sequence->stage == Stage::kFinished) return std::nullopt;
+  Event event = finish(*sequence, FinishReason::kCancelled);
+  release_when_idle(*sequence);
   return event;
 }
 
-std::vector<Event> Scheduler::update(const engine::StepResult& result) {
-  CHECK(!in_flight_.empty(), "result of step {} with no step in flight", result.id);
-  const StepInFlight step = std::move(in_flight_.front());
-  in_flight_.pop_front();
+template <class Predicate>
+std::span<const Event> Scheduler::end_all(FinishReason reason, const Predicate& ends) {
+  events_.clear();
+  for (size_t i = 0; i < sequences_.size();) {
+    Sequence& sequence = *sequences_[i];
+    if (sequence.stage != Stage::kFinished && ends(sequence)) {
+      events_.push_back(finish(sequence, reason));
+      release_when_idle(sequence);
+    }
+    if (i < sequences_.size() && sequences_[i].get() == &sequence) ++i;
+  }
+  return events_;
+}
+
+std::span<const Event> Scheduler::cancel_all() {
+  return end_all(FinishReason::kCancelled, [](const Sequence&) { return true; });
+}
+
+std::span<const Event> Scheduler::expire(int64_t now_us) {
+  return end_all(FinishReason::kDeadline, [now_us](const Sequence& sequence) {
+    return sequence.request.deadline_us != 0 && sequence.request.deadline_us <= now_us;
+  });
+}
+
+std::span<const Event> Scheduler::update(const engine::StepResult& result) {
+  CHECK(in_flight_count_ > 0, "result of step {} with no step in flight", result.id);
+  retired_.clear();
+  events_.clear();
+  const StepInFlight& step = in_flight_at(0);
+  oldest_in_flight_ = (oldest_in_flight_ + 1) % limits_.max_in_flight;
+  --in_flight_count_;
   CHECK(result.id == step.id, "result of step {}, expected {}", result.id, step.id);
-  std::vector<Event> events;
   for (const RowInFlight& row : step.rows) {
     Sequence& sequence = *row.sequence;
     CHECK(row.first_output + row.output_count <= static_cast<int32_t>(result.outputs.size()), "step {} has {} outputs",
@@ -122,18 +166,18 @@ std::vector<Event> Scheduler::update(const engine::StepResult& result) {
     --sequence.rows_in_flight;
     if (row.state_read >= 0) slots_.release(row.state_read);
     for (int32_t i = 0; i < row.output_count; ++i) {
-      take_output(sequence, result.outputs[row.first_output + i], events);
+      take_output(sequence, result.outputs[row.first_output + i]);
     }
     release_when_idle(sequence);
   }
-  return events;
+  return events_;
 }
 
-void Scheduler::take_output(Sequence& sequence, const ops::SampleResult& result, std::vector<Event>& events) {
+void Scheduler::take_output(Sequence& sequence, const ops::SampleResult& result) {
   if (sequence.stage == Stage::kFinished) return;
   const Request& request = sequence.request;
   if (result.numerical_error != 0) {
-    events.push_back(finish(sequence, FinishReason::kNumericalError));
+    events_.push_back(finish(sequence, FinishReason::kNumericalError));
     return;
   }
   const int32_t targets = request.prompt_logprobs ? sequence.prompt_tokens() - 1 : 0;
@@ -143,18 +187,18 @@ void Scheduler::take_output(Sequence& sequence, const ops::SampleResult& result,
   }
   const int32_t index = static_cast<int32_t>(sequence.generated.size());
   if (request.prompt_logprobs && index == 0) {
-    events.push_back({sequence.id, PromptLogprobsEvent{sequence.prompt_logprobs}});
+    events_.push_back({sequence.id, PromptLogprobsEvent{sequence.prompt_logprobs}});
   }
   sequence.generated.push_back(result.token);
   sequence.adjustments.generated(result.token);
   --sequence.pending;
   if (sequence.pending == 0) sequence.newest = engine::TokenSource::literal(result.token);
-  events.push_back({sequence.id, TokenEvent{index, result}});
+  events_.push_back({sequence.id, TokenEvent{index, result}});
   const auto& stops = request.stop_tokens;
   if (std::find(stops.begin(), stops.end(), result.token) != stops.end()) {
-    events.push_back(finish(sequence, FinishReason::kStop));
+    events_.push_back(finish(sequence, FinishReason::kStop));
   } else if (index + 1 == sequence.max_generated) {
-    events.push_back(finish(sequence, FinishReason::kLength));
+    events_.push_back(finish(sequence, FinishReason::kLength));
   }
 }
 
@@ -176,7 +220,9 @@ void Scheduler::release_when_idle(Sequence& sequence) {
   if (sequence.state_slot >= 0) slots_.release(sequence.state_slot);
   sequence.state_slot = -1;
   if (sequence.stage == Stage::kFinished) {
-    sequences_.erase(sequence.id);
+    const auto found = std::ranges::lower_bound(sequences_, sequence.id, {}, [](const auto& one) { return one->id; });
+    retired_.push_back(std::move(*found));
+    sequences_.erase(found);
     return;
   }
   CHECK(sequence.pending == 0, "sequence {} preempted with {} tokens pending", sequence.id, sequence.pending);
@@ -189,15 +235,15 @@ void Scheduler::release_when_idle(Sequence& sequence) {
 
 int64_t Scheduler::pages_held() const {
   std::set<int32_t> held;
-  for (const auto& [id, sequence] : sequences_) held.insert(sequence->pages.begin(), sequence->pages.end());
+  for (const auto& sequence : sequences_) held.insert(sequence->pages.begin(), sequence->pages.end());
   return static_cast<int64_t>(held.size());
 }
 
-int64_t Scheduler::slots_held() const {
+int64_t Scheduler::slots_held() {
   std::set<int32_t> held = {-1};
-  for (const auto& [id, sequence] : sequences_) held.insert(sequence->state_slot);
-  for (const StepInFlight& step : in_flight_) {
-    for (const RowInFlight& row : step.rows) held.insert(row.state_read);
+  for (const auto& sequence : sequences_) held.insert(sequence->state_slot);
+  for (int32_t i = 0; i < in_flight_count_; ++i) {
+    for (const RowInFlight& row : in_flight_at(i).rows) held.insert(row.state_read);
   }
   return static_cast<int64_t>(held.size()) - 1;
 }

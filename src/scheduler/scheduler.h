@@ -1,5 +1,6 @@
 // Scheduler: which rows the next step holds. Pure policy: one thread, no clock, no device; the same calls give the same
-// steps.
+// steps. It allocates nothing while no more than max_open requests are open: sequences bring their memory with them
+// (make_sequence) and leave through retired().
 //
 // A step takes, in this order: one token of every sequence that decodes; then units of at most kPrefillCut tokens in
 // turn, from the sequences still in their prompt (prefill rows, cut at absolute multiples of kPrefillCut only) or
@@ -28,10 +29,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -45,7 +45,7 @@
 namespace assay::scheduler {
 
 struct PromptLogprobsEvent {
-  std::vector<ops::SampleResult> results;  // entry i is prompt token i + 1
+  std::span<const ops::SampleResult> results;  // entry i is prompt token i + 1; held by the sequence
 };
 
 // What a request produced: prompt log-probabilities once before the first token when asked for, tokens, one finish.
@@ -60,20 +60,31 @@ Result<void> check_request(const Request& request, const engine::EngineLimits& l
 class Scheduler {
  public:
   // Needs a step that holds one prefill unit, and two state slots where the model has recurrent state.
-  Scheduler(const engine::EngineLimits& limits, int32_t max_running);
+  Scheduler(const engine::EngineLimits& limits, int32_t max_running, int32_t max_open = 0);
 
-  // Ids rise from call to call. The request has passed check_request(). leader: an earlier request with the same
-  // prompt whose prefill this one may use; 0: none. A leader that is unknown or finished does not matter.
-  void add(uint64_t id, Request request, uint64_t leader = 0);
+  // Ids rise from call to call. leader: an earlier request with the same prompt whose prefill this one may use; 0:
+  // none. A leader that is unknown or finished does not matter.
+  void add(std::unique_ptr<Sequence> sequence, uint64_t leader = 0);
+  void add(uint64_t id, Request request, uint64_t leader = 0);  // the request has passed check_request()
   // The finish event, or nothing when the id is unknown or finished.
   std::optional<Event> cancel(uint64_t id);
 
-  // The next step, already counted as in flight: submit it. Nothing when no row can run before a collect or an add().
-  std::optional<engine::Step> schedule();
-  // Takes the result of the oldest step in flight.
-  std::vector<Event> update(const engine::StepResult& result);
+  // These lists are valid until the next call.
+  std::span<const Event> cancel_all();
+  // Ends the requests whose deadline is not after now_us.
+  std::span<const Event> expire(int64_t now_us);
 
-  int32_t in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
+  // The next step, already counted as in flight: submit it. Null when no row can run before a collect or an add().
+  // Valid until the next call.
+  const engine::Step* schedule();
+  // Takes the result of the oldest step in flight.
+  std::span<const Event> update(const engine::StepResult& result);
+
+  // Finished sequences that no step refers to. Events of theirs may still point into them, so the scheduler keeps those
+  // that nobody has taken until the next update().
+  std::vector<std::unique_ptr<Sequence>>& retired() { return retired_; }
+
+  int32_t in_flight() const { return in_flight_count_; }
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
   // Requests added and not finished.
@@ -86,7 +97,7 @@ class Scheduler {
   const state::SlotPool& slots() const { return slots_; }
   // Different page and slot indices held by sequences; equals what the pools call used, or something leaked.
   int64_t pages_held() const;
-  int64_t slots_held() const;
+  int64_t slots_held();
 
  private:
   struct RowInFlight {
@@ -105,13 +116,13 @@ class Scheduler {
     int32_t rows_left = 0;
     int32_t outputs_left = 0;
     int32_t adjustments_left = 0;
-    std::vector<Sequence*> rows;
   };
 
+  Sequence* find(uint64_t id);
   void admit();
   bool preempting() const;
   int32_t pages_promised() const;
-  std::vector<Sequence*> by_last_service(bool decoding) const;
+  void by_last_service(bool decoding, std::vector<Sequence*>& sequences) const;
   bool extend(Plan& plan, Sequence& sequence);
   bool ensure_pages(Sequence& sequence, int32_t positions);
   void preempt(Sequence& sequence);
@@ -119,10 +130,15 @@ class Scheduler {
   void share_prefill(Sequence& leader);
   void release_followers(Sequence& sequence);
   int32_t fork_position(const Request& request) const;
-  engine::Step emit(Plan& plan);
-  void emit_row(engine::Step& step, StepInFlight& record, Sequence& sequence);
+  StepInFlight& in_flight_at(int32_t index) {
+    return in_flight_[static_cast<size_t>((oldest_in_flight_ + index) % limits_.max_in_flight)];
+  }
+  void emit();
+  void emit_row(StepInFlight& record, Sequence& sequence);
 
-  void take_output(Sequence& sequence, const ops::SampleResult& result, std::vector<Event>& events);
+  void take_output(Sequence& sequence, const ops::SampleResult& result);
+  template <class Predicate>
+  std::span<const Event> end_all(FinishReason reason, const Predicate& ends);
   Event finish(Sequence& sequence, FinishReason reason);
   void release_when_idle(Sequence& sequence);
 
@@ -130,10 +146,18 @@ class Scheduler {
   state::PagePool pages_;
   state::SlotPool slots_;
   int32_t max_running_ = 0;
-  std::map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by arrival; also finished ones with rows in flight
-  std::vector<Sequence*> running_;                           // by arrival
-  std::deque<Sequence*> waiting_;                            // by arrival
-  std::deque<StepInFlight> in_flight_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;  // by arrival; also finished ones with rows in flight
+  std::vector<std::unique_ptr<Sequence>> retired_;
+  std::vector<Sequence*> running_;       // by arrival
+  std::vector<Sequence*> waiting_;       // by arrival
+  std::vector<StepInFlight> in_flight_;  // a ring of max_in_flight
+  int32_t oldest_in_flight_ = 0;
+  int32_t in_flight_count_ = 0;
+  engine::Step step_;             // made by the latest schedule()
+  std::vector<Sequence*> rows_;   // of the step being planned
+  std::vector<Sequence*> units_;  // lists of schedule()
+  std::vector<Sequence*> decoding_;
+  std::vector<Event> events_;  // of the latest call
   uint64_t last_step_ = 0;
   uint64_t services_ = 0;  // rows and admissions so far
   uint64_t last_id_ = 0;

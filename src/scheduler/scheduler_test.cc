@@ -76,7 +76,7 @@ TEST(Scheduler, CutsPrefillAtMultiplesAndSamplesTheLastPromptToken) {
   EXPECT_EQ(third.rows[0].position, 200);
   EXPECT_EQ(third.outputs[0].params.counter, 1u);
   EXPECT_THAT(third.freed_slots, ElementsAre(first.rows[0].state_write));
-  const std::vector<Event> events = scheduler.update(result_of(third, 8));
+  const std::span<const Event> events = scheduler.update(result_of(third, 8));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(std::get<TokenEvent>(events[0].what).index, 1);
   EXPECT_EQ(std::get<FinishEvent>(events[1].what).reason, FinishReason::kLength);
@@ -141,9 +141,9 @@ TEST(Scheduler, RunsNoTokenPastTheLastOne) {
   limits.max_in_flight = 3;
   Scheduler scheduler(limits, 8);
   scheduler.add(1, request_of(10, 2));
-  EXPECT_TRUE(scheduler.schedule().has_value());
-  EXPECT_TRUE(scheduler.schedule().has_value());
-  EXPECT_FALSE(scheduler.schedule().has_value()) << "both tokens are in flight";
+  EXPECT_NE(scheduler.schedule(), nullptr);
+  EXPECT_NE(scheduler.schedule(), nullptr);
+  EXPECT_EQ(scheduler.schedule(), nullptr) << "both tokens are in flight";
 }
 
 TEST(Scheduler, RunsTheTokenOfAStepInFlightAndDropsItAfterAStop) {
@@ -155,17 +155,17 @@ TEST(Scheduler, RunsTheTokenOfAStepInFlightAndDropsItAfterAStop) {
   scheduler.add(1, request);
   const Step first = *scheduler.schedule();
   const Step second = *scheduler.schedule();
-  EXPECT_FALSE(scheduler.schedule().has_value());
+  EXPECT_EQ(scheduler.schedule(), nullptr);
   EXPECT_EQ(second.tokens[0].step, first.id);
   EXPECT_EQ(second.tokens[0].output, 0);
   EXPECT_EQ(second.rows[0].state_read, first.rows[0].state_write);
   EXPECT_NE(second.rows[0].state_write, first.rows[0].state_write);
-  const std::vector<Event> events = scheduler.update(result_of(first, 7));
+  const std::span<const Event> events = scheduler.update(result_of(first, 7));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(std::get<TokenEvent>(events[0].what).result.token, 7);
   EXPECT_EQ(std::get<FinishEvent>(events[1].what).reason, FinishReason::kStop);
   EXPECT_EQ(scheduler.pages().used(), 1) << "the second step still writes it";
-  EXPECT_FALSE(scheduler.schedule().has_value());
+  EXPECT_EQ(scheduler.schedule(), nullptr);
   EXPECT_THAT(scheduler.update(result_of(second, 5)), IsEmpty());
   EXPECT_EQ(scheduler.pages().used(), 0);
   EXPECT_EQ(scheduler.slots().used(), 0);
@@ -221,7 +221,7 @@ TEST(Scheduler, AdmitsInOrderAndKeepsPagesForThoseThatRun) {
   scheduler.add(1, request_of(100, 10));  // 7 of 10 pages
   scheduler.add(2, request_of(40, 10));   // 3 pages, and one to spare for the first
   scheduler.add(3, request_of(1, 10));
-  ASSERT_TRUE(scheduler.schedule().has_value());
+  ASSERT_NE(scheduler.schedule(), nullptr);
   EXPECT_EQ(scheduler.running(), 1);
   EXPECT_EQ(scheduler.waiting(), 2) << "the third does not overtake the second";
 }
@@ -247,7 +247,7 @@ TEST(Scheduler, ScoresThePromptInChunksAndDeliversOnce) {
   Request request = request_of(130, 1);
   request.prompt_logprobs = true;
   scheduler.add(1, request);
-  std::vector<Event> events;
+  std::span<const Event> events;
   std::vector<size_t> outputs;
   while (scheduler.open() > 0) {
     const Step step = *scheduler.schedule();
@@ -270,18 +270,44 @@ TEST(Scheduler, EndsAtTheContextAndAtANumericalError) {
   Scheduler scheduler(limits, 4);
   scheduler.add(1, request_of(10, 0));
   scheduler.update(result_of(*scheduler.schedule(), 9));
-  const std::vector<Event> last = scheduler.update(result_of(*scheduler.schedule(), 9));
+  const std::span<const Event> last = scheduler.update(result_of(*scheduler.schedule(), 9));
   ASSERT_EQ(last.size(), 2u);
   EXPECT_EQ(std::get<FinishEvent>(last[1].what).reason, FinishReason::kLength);
 
   scheduler.add(2, request_of(10, 0));
   engine::StepResult broken = result_of(*scheduler.schedule(), -1);
   broken.outputs[0].numerical_error = 1;
-  const std::vector<Event> events = scheduler.update(broken);
+  const std::span<const Event> events = scheduler.update(broken);
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(std::get<FinishEvent>(events[0].what).reason, FinishReason::kNumericalError);
   EXPECT_EQ(std::get<FinishEvent>(events[0].what).generated_tokens, 0);
   EXPECT_EQ(scheduler.pages().used(), 0);
+}
+
+// A running one, a waiting one, one that has time left and one without a deadline.
+TEST(Scheduler, EndsRequestsAtTheirDeadline) {
+  Scheduler scheduler(small_limits(), 2);
+  for (const int64_t deadline_us : {1000, 0, 2001, 2000}) {
+    Request request = request_of(10, 0);
+    request.deadline_us = deadline_us;
+    scheduler.add(scheduler.open() + 1, request);
+  }
+  const Step step = *scheduler.schedule();
+  EXPECT_THAT(scheduler.expire(999), IsEmpty());
+  const std::span<const Event> ended = scheduler.expire(2000);
+  ASSERT_EQ(ended.size(), 2u);
+  EXPECT_EQ(ended[0].id, 1u);
+  EXPECT_EQ(ended[1].id, 4u);
+  for (const Event& event : ended) EXPECT_EQ(std::get<FinishEvent>(event.what).reason, FinishReason::kDeadline);
+  EXPECT_THAT(scheduler.expire(2000), IsEmpty());
+  const std::span<const Event> events = scheduler.update(result_of(step, 9));
+  ASSERT_EQ(events.size(), 1u) << "the tokens of the ended one are dropped";
+  EXPECT_EQ(events[0].id, 2u);
+  EXPECT_EQ(scheduler.open(), 2);
+  EXPECT_EQ(scheduler.cancel_all().size(), 2u);
+  EXPECT_EQ(scheduler.open(), 0);
+  EXPECT_EQ(scheduler.pages().used(), 0);
+  EXPECT_EQ(scheduler.slots().used(), 0);
 }
 
 TEST(Scheduler, CancelsWaitingAndRunningOnes) {
@@ -294,7 +320,7 @@ TEST(Scheduler, CancelsWaitingAndRunningOnes) {
   EXPECT_FALSE(scheduler.cancel(1).has_value());
   EXPECT_FALSE(scheduler.cancel(77).has_value());
   EXPECT_EQ(scheduler.pages().used(), 1);
-  EXPECT_FALSE(scheduler.schedule().has_value());
+  EXPECT_EQ(scheduler.schedule(), nullptr);
   EXPECT_THAT(scheduler.update(result_of(step, 9)), IsEmpty());
   EXPECT_EQ(scheduler.pages().used(), 0);
   EXPECT_EQ(scheduler.slots().used(), 0);

@@ -1,12 +1,14 @@
 // Sequence: what the scheduler knows of one request. Positions [0, P) are the prompt, the generated tokens follow.
 //
-// Owner and thread: the scheduler's.
+// Owner and thread: the scheduler's. make_sequence() reserves all memory that it will need, on any thread: a request
+// may be as long as the context, so what is reserved counts only once it is written.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "engine/step.h"
+#include "engine/engine.h"
 #include "scheduler/adjustments.h"
 #include "scheduler/request.h"
 
@@ -41,7 +43,8 @@ struct Sequence {
   // Shared prefill. A follower waits while it has a leader; a leader's prefill is cut at fork_at while it has
   // followers.
   Sequence* leader = nullptr;
-  std::vector<Sequence*> followers;
+  Sequence* first_follower = nullptr;
+  Sequence* next_follower = nullptr;  // of the same leader
   int32_t fork_at = 0;
 
   std::vector<ops::SampleResult> prompt_logprobs;
@@ -66,7 +69,7 @@ struct Sequence {
   }
   // Where a row that starts at `submitted` ends at the latest: phases do not mix in a row.
   int32_t phase_end() const {
-    if (!followers.empty() && submitted < fork_at) return fork_at;
+    if (first_follower != nullptr && submitted < fork_at) return fork_at;
     if (submitted < prompt_tokens()) return prompt_tokens();
     return decoding() ? submitted + 1 : replay_until;
   }
@@ -74,6 +77,9 @@ struct Sequence {
   int32_t targets_in(int32_t begin, int32_t end) const;
   bool samples_at(int32_t end) const { return end == known_tokens(); }
 };
+
+// The request has passed check_request().
+std::unique_ptr<Sequence> make_sequence(uint64_t id, Request request, const engine::EngineLimits& limits);
 
 inline int32_t Sequence::targets_in(int32_t begin, int32_t end) const {
   if (!request.prompt_logprobs) return 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "scheduler/fake_engine.h"
@@ -28,7 +29,7 @@ struct Coverage {
   int64_t shared_prompt_tokens = 0;
   int64_t verify_rows = 0;
   int64_t refused = 0;
-  int64_t finished[4] = {};
+  int64_t finished[kFinishReasons] = {};
   int64_t stops_with_rows_in_flight = 0;
   int64_t prompts_scored = 0;
   int64_t mixed_steps = 0;
@@ -60,9 +61,11 @@ class Simulation {
   void run() {
     const int add_one_in = one_of({1, 3, 20});
     const int cancel_one_in = one_of({0, 40, 200});
+    deadlines_ = between(0, 2) == 0;
     while (to_add_ > 0 || scheduler_->open() > 0 || scheduler_->in_flight() > 0) {
       if (to_add_ > 0 && between(1, add_one_in) == 1) add();
       if (cancel_one_in > 0 && between(1, cancel_one_in) == 1) cancel();
+      expire();
       submit();
       if (testing::Test::HasFatalFailure()) return;
       if (scheduler_->in_flight() > 0 && (!submitted_ || between(0, 1) == 0)) collect();
@@ -104,6 +107,7 @@ class Simulation {
       ++coverage_.refused;
       return;
     }
+    if (deadlines_ && between(0, 1)) request.deadline_us = now_us_ + between(0, 300);
     const uint64_t leader = last_id_ + 1;
     for (int copies = between(0, 3) == 0 ? between(2, 6) : 1; copies > 0; --copies) {
       const uint64_t id = ++last_id_;
@@ -119,12 +123,23 @@ class Simulation {
     const bool was_open = outcomes_[id].finishes == 0;
     const auto event = scheduler_->cancel(id);
     ASSERT_EQ(event.has_value(), was_open);
-    if (event) take({*event});
+    if (event) take({&*event, 1});
+  }
+
+  // Time goes by in steps; nobody is overdue afterwards.
+  void expire() {
+    now_us_ += between(0, 10);
+    take(scheduler_->expire(now_us_));
+    if (!deadlines_) return;
+    for (const auto& [id, request] : requests_) {
+      const bool overdue = request.deadline_us != 0 && request.deadline_us <= now_us_;
+      ASSERT_TRUE(!overdue || outcomes_[id].finishes == 1) << "request " << id << " is overdue";
+    }
   }
 
   void submit() {
-    auto step = scheduler_->schedule();
-    submitted_ = step.has_value();
+    const engine::Step* step = scheduler_->schedule();
+    submitted_ = step != nullptr;
     if (!step) {
       ASSERT_TRUE(scheduler_->open() == 0 || scheduler_->in_flight() > 0) << "open requests, and nothing can run";
       return;
@@ -144,7 +159,7 @@ class Simulation {
     last_earliest_ = earliest;
     ASSERT_LE(unserved_, 2 * scheduler_->max_running() + 2 * options_.limits.max_in_flight + 2)
         << "request " << earliest << " starves";
-    engine_->submit(std::move(*step));
+    engine_->submit(*step);
   }
 
   uint64_t earliest_open() {
@@ -155,18 +170,18 @@ class Simulation {
   }
 
   void collect() {
-    const engine::StepResult result = engine_->collect();
+    const engine::StepResult& result = engine_->collect();
     take(scheduler_->update(result));
   }
 
-  void take(const std::vector<Event>& events) {
+  void take(std::span<const Event> events) {
     for (const Event& event : events) {
       Outcome& outcome = outcomes_[event.id];
       EXPECT_EQ(outcome.finishes, 0) << "an event after the finish of " << event.id;
       if (const auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {
         EXPECT_TRUE(outcome.tokens.empty());
         ++outcome.prompt_logprob_events;
-        outcome.prompt_logprobs = prompt->results;
+        outcome.prompt_logprobs.assign(prompt->results.begin(), prompt->results.end());
       } else if (const auto* token = std::get_if<TokenEvent>(&event.what)) {
         EXPECT_EQ(token->index, static_cast<int32_t>(outcome.tokens.size()));
         outcome.tokens.push_back(token->result.token);
@@ -197,12 +212,13 @@ class Simulation {
       ++coverage_.finished[static_cast<int>(outcome.finish.reason)];
       EXPECT_EQ(outcome.finish.prompt_tokens, static_cast<int32_t>(request.prompt.size()));
       EXPECT_EQ(outcome.finish.generated_tokens, static_cast<int32_t>(outcome.tokens.size()));
-      if (outcome.finish.reason == FinishReason::kCancelled) {
+      const FinishReason reason = outcome.finish.reason;
+      if (reason == FinishReason::kCancelled || reason == FinishReason::kDeadline) {
         ASSERT_LE(outcome.tokens.size(), solo.tokens.size());
         EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), solo.tokens.begin()));
       } else {
         EXPECT_EQ(outcome.tokens, solo.tokens);
-        EXPECT_EQ(finish_reason_name(outcome.finish.reason), finish_reason_name(solo.reason));
+        EXPECT_EQ(finish_reason_name(reason), finish_reason_name(solo.reason));
       }
       EXPECT_EQ(outcome.prompt_logprob_events, request.prompt_logprobs && !outcome.tokens.empty() ? 1 : 0);
       if (outcome.prompt_logprob_events == 1) check_prompt_logprobs(request, outcome, solo);
@@ -228,6 +244,8 @@ class Simulation {
   std::map<uint64_t, Outcome> outcomes_;
   uint64_t last_id_ = 0;
   int to_add_ = 0;
+  bool deadlines_ = false;
+  int64_t now_us_ = 1;
   bool submitted_ = false;
   uint64_t last_earliest_ = 0;
   int unserved_ = 0;
@@ -250,8 +268,8 @@ TEST(Simulation, EveryRequestGetsTheTokensOfASoloRun) {
   EXPECT_GT(coverage.refused, 10);
   for (const int64_t count : coverage.finished) EXPECT_GT(count, 50);
   RecordProperty("preemptions", std::to_string(coverage.preemptions));
-  RecordProperty("requests", std::to_string(coverage.finished[0] + coverage.finished[1] + coverage.finished[2] +
-                                            coverage.finished[3]));
+  RecordProperty("requests",
+                 std::to_string(std::accumulate(std::begin(coverage.finished), std::end(coverage.finished), 0L)));
   RecordProperty("shared_prompt_tokens", std::to_string(coverage.shared_prompt_tokens));
   RecordProperty("verify_rows", std::to_string(coverage.verify_rows));
 }

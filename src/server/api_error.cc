@@ -57,6 +57,7 @@ HttpResponse error_response(const ApiError& error) {
   response.status = error.status;
   response.body = error_body(error);
   if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  if (error.final) response.headers.emplace_back("x-should-retry", "false");
   if (!error.allow.empty()) response.headers.emplace_back("Allow", error.allow);
   return response;
 }

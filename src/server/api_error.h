@@ -16,6 +16,7 @@ struct ApiError {
   std::string param;  // the request's field at fault
   std::string code;
   bool retryable = false;  // adds "retryable": true
+  bool final = false;      // adds the header x-should-retry: false, which OpenAI's clients obey
   int retry_after_s = 0;   // > 0: adds the Retry-After header
   std::string allow;       // not empty: the Allow header
   std::string progress;    // not empty: adds "progress", how far loading has come

@@ -43,6 +43,18 @@ ApiError numerical_error() {
   return error;
 }
 
+// Trying again would take as long.
+ApiError timed_out(int64_t timeout_ms) {
+  ApiError error;
+  error.status = 504;
+  error.type = "timeout_error";
+  error.message = fmt::format("The request was not done within this server's limit of {} s",
+                              static_cast<double>(timeout_ms) * 1e-3);
+  error.code = "request_timeout";
+  error.final = true;
+  return error;
+}
+
 double seconds(int64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
 }  // namespace
@@ -76,14 +88,14 @@ void IgnoredFields::note(const std::string& name) {
   log_info("requests: the field {} has no effect here", shown);
 }
 
-// What the loop calls for one choice. Engine thread: hands over and returns.
+// What the loop calls for one choice. Delivery thread: hands over and returns.
 class GenerationRun::Sink : public scheduler::RequestSink {
  public:
   Sink(std::shared_ptr<GenerationRun> run, int32_t slot) : run_(std::move(run)), slot_(slot) {}
 
-  void on_prompt_logprobs(const std::vector<ops::SampleResult>& results) override {
+  void on_prompt_logprobs(std::span<const ops::SampleResult> results) override {
     const std::lock_guard lock(run_->mutex_);
-    run_->prompt_arrivals_.emplace_back(slot_, results);
+    run_->prompt_arrivals_.emplace_back(slot_, std::vector(results.begin(), results.end()));
   }
   void on_token(const scheduler::TokenEvent& event) override {
     {
@@ -205,6 +217,8 @@ scheduler::Request GenerationRun::engine_request(int32_t prompt, int32_t choice,
   request.repetition_penalty = asked.repetition_penalty.value_or(1);
   request.logit_bias = asked.logit_bias;
   request.min_tokens = asked.min_tokens;
+  const int64_t timeout_ms = context_.options.request_timeout_ms;
+  if (timeout_ms > 0) request.deadline_us = arrived_us_ + timeout_ms * 1000;
   return request;
 }
 
@@ -311,6 +325,7 @@ void GenerationRun::pump() {
     Slot& slot = slots_[static_cast<size_t>(index)];
     if (slot.over) continue;
     if (reason == FinishReason::kNumericalError) return fail(numerical_error());
+    if (reason == FinishReason::kDeadline) return fail(timed_out(context_.options.request_timeout_ms));
     if (reason == FinishReason::kCancelled) return fail(unavailable("The server is shutting down"));
     end_choice(slot, reason);
     touched.insert(index);

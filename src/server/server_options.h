@@ -29,6 +29,7 @@ struct ServerOptions {
   SamplingDefaults sampling;
   int text_threads = 2;            // templates, encoding, large bodies
   int64_t keep_alive_ms = 15'000;  // a comment is sent on a stream that was silent for so long
+  int64_t request_timeout_ms = 0;  // a request is ended so long after its arrival; 0: never
   HttpOptions http;                // limits and timeouts; its host and port are not used
 };
 

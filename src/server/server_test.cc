@@ -508,6 +508,54 @@ TEST_F(ServerTest, NumbersThatAreNotFinite) {
   for (const std::string& event : events) EXPECT_EQ(event.find("\"usage\""), std::string::npos);
 }
 
+// One word, or all line ends: nothing in a prompt takes more than linear time.
+TEST_F(ServerTest, PromptsOfAMegabyteAreRefusedWithBothNumbers) {
+  start();
+  for (const char c : {'a', '\n'}) {
+    const TestResponse refused = chat(chat_body(nullptr, "." + std::string(1 << 20, c) + "."));
+    EXPECT_EQ(refused.status, 400);
+    const Json error = Json::parse(refused.body)["error"];
+    EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_TRUE(error["message"].get<std::string>().starts_with("The model's context holds 512 tokens")) << error;
+  }
+}
+
+// Half a character pair, as JSON can spell it, is no text: refused, never passed on.
+TEST_F(ServerTest, LoneSurrogatesAreRefused) {
+  start();
+  for (const char* half : {"\\ud800", "\\udfff", "\\ud83d x", "\\ude00\\ud83d"}) {
+    const std::string body = fmt::format(R"({{"messages":[{{"role":"user","content":"a{}b"}}]}})", half);
+    const TestResponse refused = chat(body);
+    EXPECT_EQ(refused.status, 400) << half;
+    EXPECT_EQ(Json::parse(refused.body)["error"]["type"], "invalid_request_error");
+  }
+  say("x");
+  EXPECT_EQ(chat(R"({"messages":[{"role":"user","content":"a\ud83d\ude00b"}]})").status, 200);
+}
+
+TEST_F(ServerTest, RequestsEndAtTheTimeLimit) {
+  fake_.latency_us = 2000;
+  ServerOptions options;
+  options.request_timeout_ms = 100;
+  start(options);
+  reply_.assign(kContext, 100);
+  const TestResponse whole = chat(chat_body());
+  EXPECT_EQ(whole.status, 504);
+  EXPECT_EQ(whole.headers.at("x-should-retry"), "false");
+  const Json error = Json::parse(whole.body)["error"];
+  EXPECT_EQ(error["type"], "timeout_error");
+  EXPECT_EQ(error["code"], "request_timeout");
+  EXPECT_EQ(error["message"], "The request was not done within this server's limit of 0.1 s");
+  const auto events = events_of(chat(chat_body({{"stream", true}})).body);
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["type"], "timeout_error");
+  EXPECT_TRUE(within_10_s([this] { return idle(); }));
+  EXPECT_EQ(loop_->stats().requests_finished[static_cast<int>(scheduler::FinishReason::kDeadline)], 2);
+  reply_.assign(3, 100);
+  EXPECT_EQ(chat(chat_body()).status, 200);
+}
+
 TEST_F(ServerTest, SilentStreamIsKeptAlive) {
   fake_.latency_us = 300'000;
   ServerOptions options;

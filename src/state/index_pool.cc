@@ -39,12 +39,11 @@ void IndexPool::release(int32_t index) {
   std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
 }
 
-std::vector<int32_t> IndexPool::collect_freed() {
-  std::vector<int32_t> indices = freed_list_;
-  std::sort(indices.begin(), indices.end());
-  for (const int32_t index : indices) freed_[index] = 0;
+void IndexPool::collect_freed(std::vector<int32_t>& indices) {
+  std::sort(freed_list_.begin(), freed_list_.end());
+  for (const int32_t index : freed_list_) freed_[index] = 0;
+  indices.insert(indices.end(), freed_list_.begin(), freed_list_.end());
   freed_list_.clear();
-  return indices;
 }
 
 bool IndexPool::is_taken(int32_t index) const {

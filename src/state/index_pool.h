@@ -18,9 +18,9 @@ class IndexPool {
   int32_t take();             // -1: none is free
   void share(int32_t index);  // one holder more
   void release(int32_t index);
-  // What was released since the last call, rising, each once: also what was taken again since, because its old contents
-  // must be poisoned before the next step writes it.
-  std::vector<int32_t> collect_freed();
+  // Appends what was released since the last call, rising, each once: also what was taken again since, because its old
+  // contents must be poisoned before the next step writes it.
+  void collect_freed(std::vector<int32_t>& indices);
 
   bool is_taken(int32_t index) const;
   int32_t total() const { return static_cast<int32_t>(holders_.size()); }

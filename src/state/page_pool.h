@@ -23,7 +23,7 @@ class PagePool {
   void share(std::span<const int32_t> pages);  // one holder more for each
   void release(std::span<const int32_t> pages);
   // See IndexPool::collect_freed().
-  std::vector<int32_t> collect_freed() { return pool_.collect_freed(); }
+  void collect_freed(std::vector<int32_t>& indices) { pool_.collect_freed(indices); }
 
   int32_t total() const { return pool_.total(); }
   int32_t free() const { return pool_.free(); }

@@ -19,7 +19,7 @@ class SlotPool {
   void share(int32_t slot) { pool_.share(slot); }  // one holder more
   void release(int32_t slot) { pool_.release(slot); }
   // See IndexPool::collect_freed().
-  std::vector<int32_t> collect_freed() { return pool_.collect_freed(); }
+  void collect_freed(std::vector<int32_t>& indices) { pool_.collect_freed(indices); }
 
   int32_t total() const { return pool_.total(); }
   int32_t free() const { return pool_.free(); }

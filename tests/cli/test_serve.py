@@ -75,6 +75,29 @@ def test_served_model_name(serve):
     assert [model["id"] for model in server.get("/v1/models")["data"]] == ["tiny"]
 
 
+def test_prints_the_memory_it_takes_and_what_was_changed_to_fit(serve):
+    server = serve("--max-running-requests", "4000", "--memory-utilization", "0.02")
+    assert server.ready_line.startswith("READY")
+    lines = "".join(server.stderr)
+    for name in ["weights as ", "KV cache ", "recurrent state ", "workspace ", "logits ", "all ", "allowed "]:
+        assert name in lines, name
+    assert re.search(r"changed to fit: max-running-requests 4000 -> \d+: each takes .* of state, and .* left for it", lines)
+
+
+def test_memory_too_small_is_refused(assay):
+    done = assay.run("serve", assay.pocket, "--port", "0", "--context-length", "4096", "--kv-cache-bytes", "1MB")
+    assert done.returncode == 2
+    assert "kv-cache-bytes" in done.stderr and "for 4096 tokens" in done.stderr
+
+
+def test_request_timeout_answers_504(serve):
+    server = serve("--request-timeout", "0.001")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.chat("Tell me a story.")
+    assert refused.value.code == 504
+    assert json.load(refused.value)["error"]["code"] == "request_timeout"
+
+
 def test_sigint_lets_running_requests_end(serve):
     server = serve("--threads", "1")
     answers = []

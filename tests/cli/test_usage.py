@@ -5,7 +5,7 @@ COMMANDS = ["serve", "chat", "generate", "perplexity", "eval", "inspect", "bench
 OF_MODELS = [command for command in COMMANDS if command != "repro"]  # repro takes a file
 LOADING = [command for command in OF_MODELS if command != "inspect"]
 COMMON = ["--threads", "--compute", "--force", "--context-length", "--max-running-requests", "--kv-cache-bytes",
-          "--explain"]
+          "--memory-utilization", "--explain"]
 ARGUMENTS = {"generate": ["--prompt", "x"], "perplexity": ["--file", "README.md"], "eval": ["--file", "README.md"]}
 
 

@@ -79,8 +79,8 @@ class SequenceRunner {
       for (size_t t = 0; t < count; ++t) {
         if (done + t >= outputs_from) step.outputs.push_back({static_cast<int32_t>(t), params});
       }
-      engine_.submit(std::move(step));
-      const engine::StepResult result = engine_.collect();
+      engine_.submit(step);
+      const engine::StepResult& result = engine_.collect();
       results.insert(results.end(), result.outputs.begin(), result.outputs.end());
       done += count;
     }

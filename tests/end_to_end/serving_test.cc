@@ -1,5 +1,6 @@
-// A long stretch of real serving on a tiny model with tiny pools: arrivals, cancels, preemption and replay. Every token
-// and log-probability must be what the request gives alone, bit for bit; pages and slots must balance after every step.
+// A long stretch of real serving on a tiny model with tiny pools: arrivals, cancels, deadlines, preemption and replay.
+// Time is counted in steps. Every token and log-probability must be what the request gives alone, bit for bit; pages
+// and slots must balance after every step.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -61,10 +62,13 @@ class Serving {
     for (int64_t step = 0; step < kSteps; ++step) {
       if (scheduler.open() < 14 && random() % 4 == 0) {
         const size_t kind = random() % kKinds;
-        scheduler.add(next_id, kinds_[kind]);
+        Request request = kinds_[kind];
+        if (random() % 8 == 0) request.deadline_us = step + 1 + static_cast<int64_t>(random() % 300);
+        scheduler.add(next_id, std::move(request));
         open_[next_id++] = {kind, {}};
       }
       if (!open_.empty() && random() % 200 == 0) cancel(scheduler, random);
+      for (const auto& event : scheduler.expire(step)) end(event.id, std::get<FinishEvent>(event.what));
       collect(scheduler, *engine_);
       ASSERT_EQ(scheduler.pages_held(), scheduler.pages().used());
       ASSERT_EQ(scheduler.slots_held(), scheduler.slots().used());
@@ -76,10 +80,11 @@ class Serving {
     EXPECT_EQ(wrong_, 0);
     EXPECT_GT(finished_, 1000);
     EXPECT_GT(cancelled_, 100);
+    EXPECT_GT(overdue_, 100);
     EXPECT_GT(scheduler.preemptions(), 100);
-    std::printf("%ld steps: %ld requests finished, %ld cancelled, %ld preemptions\n", static_cast<long>(kSteps),
-                static_cast<long>(finished_), static_cast<long>(cancelled_),
-                static_cast<long>(scheduler.preemptions()));
+    std::printf("%ld steps: %ld requests finished, %ld cancelled, %ld overdue, %ld preemptions\n",
+                static_cast<long>(kSteps), static_cast<long>(finished_), static_cast<long>(cancelled_),
+                static_cast<long>(overdue_), static_cast<long>(scheduler.preemptions()));
   }
 
  private:
@@ -108,8 +113,8 @@ class Serving {
     Scheduler scheduler(engine_->limits(), 1);
     scheduler.add(1, request);
     Answer answer;
-    while (auto step = scheduler.schedule()) {
-      engine_->submit(std::move(*step));
+    while (const engine::Step* step = scheduler.schedule()) {
+      engine_->submit(*step);
       for (const auto& event : scheduler.update(engine_->collect())) {
         if (const auto* token = std::get_if<TokenEvent>(&event.what)) answer.take(*token);
       }
@@ -118,9 +123,9 @@ class Serving {
   }
 
   void collect(Scheduler& scheduler, engine::Engine& engine) {
-    auto step = scheduler.schedule();
-    if (!step) return;
-    engine.submit(std::move(*step));
+    const engine::Step* step = scheduler.schedule();
+    if (step == nullptr) return;
+    engine.submit(*step);
     for (const auto& event : scheduler.update(engine.collect())) {
       Open& open = open_.at(event.id);
       if (const auto* token = std::get_if<TokenEvent>(&event.what)) open.answer.take(*token);
@@ -134,6 +139,8 @@ class Serving {
     wrong_ += !wanted.starts_with(open.answer);
     if (finish.reason == FinishReason::kCancelled) {
       ++cancelled_;
+    } else if (finish.reason == FinishReason::kDeadline) {
+      ++overdue_;
     } else {
       ++finished_;
       wrong_ += open.answer.tokens.size() != wanted.tokens.size();
@@ -155,6 +162,7 @@ class Serving {
   int64_t wrong_ = 0;
   int64_t finished_ = 0;
   int64_t cancelled_ = 0;
+  int64_t overdue_ = 0;
 };
 
 TEST(Serving, HundredThousandStepsGiveWhatEveryRequestGivesAlone) { Serving().run(); }
