@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/hash.h"
@@ -114,61 +116,95 @@ std::vector<std::vector<double>> embeddings_of(const std::vector<int32_t>& text,
   return rows;
 }
 
-// One tensor through one row.
+// One tensor, or the few of one instance, and its way through a row.
 template <class Op>
-void prove_tensor(const DescGroup<Op>& group, const typename Op::Weights& weights, const ops::Impl<Op>& impl,
-                  const Tensors& tensors, const KernelOptions& options, WeightVerdict& verdict) {
-  const int64_t start = now_us();
-  const ops::Effort effort = options.full ? ops::Effort::kFull : ops::Effort::kWeights;
-  auto cases =
-      make_cases(group.desc, weights,
-                 {tensors.device, tensors.provider, group.bucket, effort, verdict.hash | 1, tensors.embeddings});
-  auto row = ReadyRow<Op>::make(impl, group.desc, group.bucket, weights, tensors.device, tensors.provider);
-  if (row.ok()) {
-    Verdict chains;
-    chains.state = State::kPassed;
-    run_chains(*row, cases, {1, 0, false}, chains);
-    verdict.state = chains.state;
-    verdict.reason = chains.reason;
-    verdict.error_over_bound = chains.worst.ratio;
-  } else {
-    verdict.state = State::kFailed;
-    verdict.reason = row.error().message();
+struct TensorProof {
+  typename Op::Weights weights;
+  WeightVerdict verdict;
+  std::vector<ops::Case<Op>> cases;
+
+  // Touches nothing that another's prepare() does, so several may run at once.
+  void prepare(const DescGroup<Op>& group, const Tensors& tensors, bool full) {
+    const int64_t start = now_us();
+    const ops::Effort effort = full ? ops::Effort::kFull : ops::Effort::kWeights;
+    cases = make_cases(group.desc, weights,
+                       {tensors.device, tensors.provider, group.bucket, effort, verdict.hash | 1, tensors.embeddings});
+    verdict.milliseconds = static_cast<double>(now_us() - start) / 1e3;
   }
-  verdict.milliseconds = static_cast<double>(now_us() - start) / 1e3;
+
+  void run(const DescGroup<Op>& group, const ops::Impl<Op>& impl, const Tensors& tensors) {
+    const int64_t start = now_us();
+    auto row = ReadyRow<Op>::make(impl, group.desc, group.bucket, weights, tensors.device, tensors.provider);
+    if (row.ok()) {
+      Verdict chains;
+      chains.state = State::kPassed;
+      run_chains(*row, cases, {1, 0, false}, chains);
+      verdict.state = chains.state;
+      verdict.reason = chains.reason;
+      verdict.error_over_bound = chains.worst.ratio;
+    } else {
+      verdict.state = State::kFailed;
+      verdict.reason = row.error().message();
+    }
+    cases.clear();
+    verdict.milliseconds += static_cast<double>(now_us() - start) / 1e3;
+  }
+};
+
+// Whose weights, in which layout of which row.
+template <class Op>
+TensorProof<Op> tensor_proof(const DescGroup<Op>& group, const typename Op::Weights& weights, const ops::Impl<Op>& impl,
+                             const Tensors& tensors) {
+  TensorProof<Op> proof{weights, {}, {}};
+  WeightVerdict& verdict = proof.verdict;
+  verdict.op = Op::kName;
+  verdict.desc = describe(group.desc);
+  verdict.row = impl.name;
+  const ops::LayoutId layout = impl.layout == nullptr ? nullptr : impl.layout(group.desc);
+  verdict.layout = layout == nullptr ? "vector" : std::string(layout->name);
+  for (const ops::WeightId* id : ops::weight_ids(proof.weights)) {
+    if (*id == ops::WeightId::kNone) continue;
+    const ops::WeightSource& source = tensors.provider.source(*id);
+    verdict.weight += (verdict.weight.empty() ? "" : ", ") + source.name;
+    verdict.hash = hash_fold(verdict.hash, weight_hash(source));
+  }
+  return proof;
 }
 
-// Whether all chosen tensors of a Desc pass through this row.
+// Whether all chosen tensors of a Desc pass through this row. Expected values take one thread: they are made for two
+// tensors at once.
 template <class Op>
 bool prove_row_tensors(const DescGroup<Op>& group, const ops::Impl<Op>& impl, const Tensors& tensors,
                        const Receipt& receipt, const CertifyOptions& options, Report& report, std::string& reason) {
   if constexpr (requires(typename Op::Weights & w) { requires std::same_as<typename Op::Weights, ops::NoWeights>; }) {
     return true;
   }
-  for (size_t index : chosen_tensors(group, tensors.provider, options.kernels.full)) {
-    typename Op::Weights weights = group.weights[index];
-    WeightVerdict verdict;
-    verdict.op = Op::kName;
-    verdict.desc = describe(group.desc);
-    verdict.row = impl.name;
-    const ops::LayoutId layout = impl.layout == nullptr ? nullptr : impl.layout(group.desc);
-    verdict.layout = layout == nullptr ? "vector" : std::string(layout->name);
-    for (const ops::WeightId* id : ops::weight_ids(weights)) {
-      if (*id == ops::WeightId::kNone) continue;
-      const ops::WeightSource& source = tensors.provider.source(*id);
-      verdict.weight += (verdict.weight.empty() ? "" : ", ") + source.name;
-      verdict.hash = hash_fold(verdict.hash, weight_hash(source));
-    }
-    const WeightVerdict* known = receipt.weight(verdict);
-    if (known != nullptr && !(known->state == State::kFailed && options.retry_failed)) {
-      verdict = *known;
-    } else {
-      prove_tensor(group, weights, impl, tensors, options.kernels, verdict);
-    }
+  std::vector<TensorProof<Op>> unknown;
+  const auto settle = [&](const WeightVerdict& verdict) {
     report.weights.push_back(verdict);
-    if (verdict.state == State::kFailed) {
-      reason = "weights: " + verdict.weight + ": " + verdict.reason;
+    if (verdict.state != State::kFailed) return true;
+    reason = "weights: " + verdict.weight + ": " + verdict.reason;
+    return false;
+  };
+  for (size_t index : chosen_tensors(group, tensors.provider, options.kernels.full)) {
+    TensorProof<Op> proof = tensor_proof(group, group.weights[index], impl, tensors);
+    const WeightVerdict* known = receipt.weight(proof.verdict);
+    if (known == nullptr || (known->state == State::kFailed && options.retry_failed)) {
+      unknown.push_back(std::move(proof));
+    } else if (!settle(*known)) {
       return false;
+    }
+  }
+  for (size_t i = 0; i < unknown.size(); i += 2) {
+    const auto pair = std::span(unknown).subspan(i, std::min<size_t>(2, unknown.size() - i));
+    {
+      std::jthread beside;
+      if (pair.size() > 1) beside = std::jthread([&] { pair[1].prepare(group, tensors, options.kernels.full); });
+      pair[0].prepare(group, tensors, options.kernels.full);
+    }
+    for (TensorProof<Op>& proof : pair) {
+      proof.run(group, impl, tensors);
+      if (!settle(proof.verdict)) return false;
     }
   }
   return true;

@@ -22,7 +22,8 @@ struct KernelOptions {
   uint64_t seed = 1;
 };
 
-// Who wants which verdicts, and hears of them.
+// Who wants which verdicts, and hears of them. wanted() may be asked by two threads at once, and more than once of a
+// row.
 class KernelSink {
  public:
   virtual ~KernelSink() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <limits>
 
 #include <fmt/format.h>
@@ -43,6 +44,13 @@ ModelVerdict prove_model(const ModelProofs& proofs, std::span<const int32_t> tex
   const int64_t start = now_us();
   const auto vocab = static_cast<size_t>(chosen.vocab());
   text = text.first(std::min(text.size(), static_cast<size_t>(chosen.most_tokens())));
+  const auto compared = text.first(std::min(text.size(), static_cast<size_t>(proofs.reference_tokens)));
+  const auto beside = [compared](ModelProbe* probe) {
+    return std::async(std::launch::async, [=] {
+      return probe == nullptr ? std::vector<float>() : probe->logits(compared, Arrangement::kWhole);
+    });
+  };
+  auto from_reference = beside(proofs.reference), from_exact = beside(proofs.exact);
   const std::vector<float> whole = chosen.logits(text, Arrangement::kWhole);
   const auto row = [&](const std::vector<float>& logits, size_t t) {
     return std::span(logits).subspan(t * vocab, vocab);
@@ -62,10 +70,7 @@ ModelVerdict prove_model(const ModelProofs& proofs, std::span<const int32_t> tex
   }
   verdict.cut_tokens = static_cast<int32_t>(text.size());
   if (proofs.reference != nullptr) {
-    const auto compared = text.first(std::min(text.size(), static_cast<size_t>(proofs.reference_tokens)));
-    const std::vector<float> wanted = proofs.reference->logits(compared, Arrangement::kWhole);
-    const std::vector<float> exact =
-        proofs.exact == nullptr ? std::vector<float>() : proofs.exact->logits(compared, Arrangement::kWhole);
+    const std::vector<float> wanted = from_reference.get(), exact = from_exact.get();
     const auto count = static_cast<double>(compared.size());
     for (size_t t = 0; t < compared.size(); ++t) {
       const double kl = divergence(row(wanted, t), row(whole, t));

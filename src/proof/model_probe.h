@@ -32,10 +32,11 @@ struct ModelProofs {
   int32_t reference_tokens = 24;
 };
 
-// `chosen` against `reference` on the first reference_tokens of the text, KL per token; and against itself, whole = cut
-// = batched bit for bit, on all of it. Limit of the mean KL: 8 times KL(exact || reference), the noise that rounding
-// makes in this model on this text (two right models differ by about twice that, and tokens where a router's tie breaks
-// otherwise weigh much), but at least 1e-6 nats; 1e-8 nats in fp32.
+// The three run at once, each in a thread of its own. `chosen` against `reference` on the first reference_tokens of the
+// text, KL per token; and against itself, whole = cut = batched bit for bit, on all of it. Limit of the mean KL: 8
+// times KL(exact || reference), the noise that rounding makes in this model on this text (two right models differ by
+// about twice that, and tokens where a router's tie breaks otherwise weigh much), but at least 1e-6 nats; 1e-8 nats in
+// fp32.
 ModelVerdict prove_model(const ModelProofs& proofs, std::span<const int32_t> text);
 
 // KL(p || q) of softmaxes, nats. Infinity where a logit is not finite.
