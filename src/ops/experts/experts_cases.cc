@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kCheckWork = 1'500'000;
 constexpr int64_t kRunWork = 15'000'000;
+constexpr int64_t kCrowdWork = 1'000'000'000;  // of the one case in which an expert has many tokens
 
 struct Arrays {
   int x, ids, weights, y, shared, shared_scale;
@@ -55,9 +56,9 @@ Choice choices(int pattern, const ExpertsDesc& desc, uint64_t seed) {
       return static_cast<int32_t>((seed + static_cast<uint64_t>(i)) % static_cast<uint64_t>(experts));
     };
   }
-  // Expert 1 gets the first 17 tokens, the rest spread over the others.
+  // Expert 1 (of one expert: 0) gets the first 17 tokens, the rest spread over the others.
   return [=](int64_t t, int32_t i) {
-    if (i == 0 && t < 17) return 1;
+    if (i == 0 && t < 17) return std::min(1, experts - 1);
     const int32_t others = experts - 1;
     if (others < top_k) return (static_cast<int32_t>(t) + i) % experts;
     const auto other = static_cast<int32_t>((3 * t + i) % others);
@@ -240,10 +241,16 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
   const int64_t token_work = 3 * desc.hidden * desc.intermediate * desc.top_k;
   const bool weights_only = context.effort == Effort::kWeights;
   const auto most = static_cast<int32_t>(std::clamp<int64_t>(kRunWork / token_work, 3, 100'000));
-  for (int32_t tokens : token_counts(context, context.bucket.tokens, most)) {
+  std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
+  // Rows take another way above a few tokens of an expert: that is seen whatever the sizes.
+  constexpr int32_t kCrowd = 17;
+  const bool crowd = counts.back() < kCrowd && kCrowd <= context.bucket.tokens && kCrowd * token_work <= kCrowdWork;
+  if (crowd && context.effort != Effort::kLight) counts.push_back(kCrowd);
+  for (int32_t tokens : counts) {
     if (weights_only) break;
     auto random = std::make_shared<CaseRandom>(context.seed + static_cast<uint64_t>(tokens));
-    const int pattern = static_cast<int>(cases.size() % 3), extras = static_cast<int>(cases.size() % 4);
+    const int pattern = crowd && tokens == kCrowd ? 2 : static_cast<int>(cases.size() % 3);
+    const int extras = static_cast<int>(cases.size() % 4);
     const bool residual = extras == 1 || extras == 3, shared = extras >= 2;
     constexpr std::string_view kPatterns[] = {"in turn", "on one", "17 on one"};
     cases.push_back(make_case(
