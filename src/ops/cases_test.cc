@@ -1,0 +1,61 @@
+#include "ops/cases.h"
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_device.h"
+
+namespace assay::ops {
+namespace {
+
+TEST(Cases, EmbeddingsAreEverySecondTokenOfCasesAboutWeightsOfTheirWidth) {
+  const auto device = cpu::make_cpu_device(1);
+  const CaseWeights weights(*device);
+  const std::vector<std::vector<double>> embeddings{{1, 2, 3}, {4, 5, 6}};
+  CaseContext context{*device, weights, {8, 8, 8}, Effort::kWeights, 1, embeddings};
+  ASSERT_NE(embedding_input(context, 0, 3), nullptr);
+  EXPECT_EQ(*embedding_input(context, 0, 3), embeddings[0]);
+  EXPECT_EQ(*embedding_input(context, 2, 3), embeddings[1]);
+  EXPECT_EQ(*embedding_input(context, 4, 3), embeddings[0]);
+  EXPECT_EQ(embedding_input(context, 1, 3), nullptr);
+  EXPECT_EQ(embedding_input(context, 0, 4), nullptr);
+  context.effort = Effort::kNormal;
+  EXPECT_EQ(embedding_input(context, 0, 3), nullptr);
+}
+
+TEST(Cases, EveryPhaseAndAMixtureOccur) {
+  const Bucket bucket{512, 64, 512};
+  bool all = false, none = false, some = false;
+  for (size_t i = 0; i < 3; ++i) {
+    const int32_t decode = decode_tokens(33, i, bucket);
+    all |= decode == 33;
+    none |= decode == 0;
+    some |= decode > 0 && decode < 33;
+  }
+  EXPECT_TRUE(all && none && some);
+  for (size_t i = 0; i < 9; ++i) EXPECT_LE(decode_tokens(257, i, bucket), 128);
+}
+
+TEST(Cases, AByteWrittenOutsideIsFoundWhereverItIs) {
+  const auto device = cpu::make_cpu_device(1);
+  for (const int64_t at :
+       {-int64_t{Bench::kZone}, int64_t{-1}, int64_t{3 * 2}, int64_t{5 * 2 + 1}, int64_t{4 * 5 * 2}}) {
+    Bench bench(*device);
+    const int out = bench.add("out", DType::kBf16, 4, 3, Role::kOutput, 2);
+    bench.place(Bench::kNan);
+    auto* const bytes = bench.pointer<unsigned char>(out);
+    for (int64_t row = 0; row < 4; ++row) bytes[row * 10] ^= 1;  // an output of each row
+    bench.fetch();
+    Comparison clean;
+    bench.judge_guards(clean);
+    EXPECT_TRUE(clean.passed());
+    const bool written = at >= 0 && at < 40 && at % 10 < 6;
+    bytes[at] ^= 1;
+    bench.fetch();
+    Comparison comparison;
+    bench.judge_guards(comparison);
+    EXPECT_EQ(comparison.passed(), written) << at;
+  }
+}
+
+}  // namespace
+}  // namespace assay::ops
