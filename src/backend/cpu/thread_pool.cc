@@ -14,10 +14,12 @@ constexpr int64_t kSpinUs = 100;         // some ops of a small model; longer wa
 constexpr int64_t kPiecesPerThread = 8;  // the last piece, and one that a late worker holds, are an eighth of a share
 
 // Beside busy neighbours a worker is kept off its core in the middle of a piece, and the caller waits for it. One that
-// lost so much time sits out for a while, in which the caller does without: a few ms lost, then many in peace. Less is
-// lost to a thread of our own that wakes for some microseconds.
+// lost much of a job's time sits out for a while, in which the caller does without: a few ms lost, then many in peace.
+// Less is lost to a thread of our own that wakes for some microseconds.
 constexpr int64_t kLostUs = 500;
 constexpr std::chrono::milliseconds kSitOut{20};
+
+bool lost_much(int64_t job_us, int64_t lost_us) { return lost_us > kLostUs && lost_us > job_us / 4; }
 
 int64_t thread_cpu_us() {
   timespec time = {};
@@ -101,8 +103,10 @@ void ThreadPool::work() {
     const auto called = [&] { return calls_.load(std::memory_order_seq_cst) != seen; };
     const int64_t wall_us = now_us(), cpu_us = thread_cpu_us();
     run_pieces();
-    const int64_t busy_us = now_us() - wall_us;
-    if (busy_us > kLostUs && busy_us - (thread_cpu_us() - cpu_us) > kLostUs) std::this_thread::sleep_for(kSitOut);
+    const int64_t job_us = now_us() - wall_us;
+    if (job_us > kLostUs && lost_much(job_us, job_us - (thread_cpu_us() - cpu_us))) {
+      std::this_thread::sleep_for(kSitOut);
+    }
     while (!spin_until(called)) called_.sleep(calls_, seen);
   }
 }
