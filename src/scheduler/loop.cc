@@ -12,6 +12,16 @@
 
 namespace assay::scheduler {
 
+namespace {
+
+// Open requests that memory is reserved for; the queue of a whole data set grows as it fills.
+int32_t reserved_for(const LoopOptions& options) {
+  constexpr int64_t kMost = 4096;
+  return static_cast<int32_t>(std::min(int64_t{options.max_running} + options.max_queued, kMost));
+}
+
+}  // namespace
+
 struct Loop::State {
   struct Arrival {
     std::unique_ptr<Sequence> sequence;
@@ -19,7 +29,7 @@ struct Loop::State {
   };
 
   State(const engine::EngineLimits& limits, const LoopOptions& options)
-      : scheduler(limits, options.max_running, options.max_running + options.max_queued),
+      : scheduler(limits, options.max_running, reserved_for(options)),
         max_open(int64_t{scheduler.max_running()} + options.max_queued) {}
 
   Scheduler scheduler;  // of the engine thread

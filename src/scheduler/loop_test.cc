@@ -1,9 +1,11 @@
 #include "scheduler/loop.h"
 
 #include <gtest/gtest.h>
+
 #include <time.h>
 
 #include <atomic>
+#include <limits>
 #include <semaphore>
 
 #include "base/clock.h"
@@ -227,6 +229,15 @@ TEST(Loop, GoesOnWhileASinkIsSlow) {
   ASSERT_TRUE(sink->wait_for_finish());
   EXPECT_EQ(sink->tokens().size(), 6000u);
   EXPECT_TRUE(loop.drain(kPatienceUs));
+}
+
+TEST(Loop, TakesAQueueWithoutEnd) {
+  FakeEngine engine({});
+  Loop loop(engine, {.max_queued = std::numeric_limits<int32_t>::max(), .max_running = 4});
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(loop.submit(request_of({1}, 3), sink).ok());
+  ASSERT_TRUE(sink->wait_for_finish());
+  EXPECT_EQ(sink->tokens().size(), 3u);
 }
 
 TEST(Loop, RefusesWhatTheQueueCannotHold) {
