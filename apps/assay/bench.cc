@@ -1,136 +1,190 @@
-// assay bench: tokens per second of one sequence, prompt and answer apart.
+// assay bench: tokens per second of a model over context lengths and batch sizes, and the times of its ops.
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
 #include <memory>
 
-#include <nlohmann/json.hpp>
-
 #include "assay/bench_limits.h"
+#include "assay/bench_report.h"
+#include "assay/bench_sequences.h"
 #include "assay/command.h"
-#include "assay/session.h"
-#include "assay/token_stream.h"
-#include "base/clock.h"
+#include "assay/common_options.h"
+#include "ops/all_ops.h"
 
 namespace assay::app {
 namespace {
 
 struct BenchOptions {
   CommonOptions common;
-  int32_t prompt_tokens = 512;
+  std::vector<int32_t> contexts{512};
+  std::vector<int32_t> batches{1};
   int32_t decode_tokens = 128;
   int32_t repeats = 3;
+  bool ops = false;
+  std::string only_op;
+  std::string plot;
   bool json = false;
+
+  int32_t largest_batch() const { return *std::max_element(batches.begin(), batches.end()); }
+  int32_t most_positions() const { return *std::max_element(contexts.begin(), contexts.end()) + decode_tokens; }
+  bool with_ops() const { return ops || !only_op.empty() || !plot.empty(); }
 };
 
-struct Speeds {
-  double prefill = 0;  // prompt tokens until the first token is there, per second
-  double decode = 0;   // tokens after the first, per second
-};
+void progress(const std::string& line) { fmt::print(stderr, "{}\n", line); }
 
-// Ids scattered over the vocabulary: every expert and many embedding rows are touched.
-std::vector<int32_t> scattered_prompt(int32_t count, int32_t vocabulary) {
-  std::vector<int32_t> ids;
-  uint32_t state = 1;
-  for (int32_t i = 0; i < count; ++i) {
-    state = state * 1664525u + 1013904223u;
-    ids.push_back(static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(vocabulary)));
+// The median of `repeats` timings in seconds, after one that does not count.
+template <class Run>
+Result<double> median_seconds(int32_t repeats, const Run& run) {
+  ASSAY_ASSIGN([[maybe_unused]] const double warm_up, run());
+  std::vector<double> seconds;
+  for (int32_t i = 0; i < repeats; ++i) {
+    ASSAY_ASSIGN(const double one, run());
+    seconds.push_back(one);
   }
-  return ids;
+  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
+  return seconds[static_cast<size_t>(repeats / 2)];
 }
 
-int32_t vocabulary(const Session& session) {
-  return session.tokenizer ? session.tokenizer->vocabulary_size() : session.engine->limits().vocab_size;
-}
-
-Result<Speeds> measure(Session& session, const BenchOptions& options) {
-  scheduler::Request request;
-  request.prompt = scattered_prompt(options.prompt_tokens, vocabulary(session));
-  request.max_tokens = options.decode_tokens + 1;
-  auto stream = std::make_shared<TokenStream>();
-  constexpr int64_t kSecondUs = 1'000'000;
-  const int64_t begin_us = now_us();
-  ASSAY_ASSIGN([[maybe_unused]] const uint64_t id, session.loop->submit(std::move(request), stream));
-  int64_t first_us = 0;
-  int64_t last_us = 0;
-  ops::SampleResult token;
-  for (auto next = stream->next(token, kSecondUs); next != TokenStream::Next::kFinished;
-       next = stream->next(token, kSecondUs)) {
-    if (next != TokenStream::Next::kToken) continue;
-    last_us = now_us();
-    if (first_us == 0) first_us = last_us;
-  }
-  const scheduler::FinishEvent& finish = stream->finish();
-  if (finish.generated_tokens != options.decode_tokens + 1) {
-    return Error{ErrorKind::kNumerical,
-                 "the run ended early",
-                 "",
-                 std::string(finish_reason_name(finish.reason)),
-                 fmt::format("{} tokens", options.decode_tokens + 1),
-                 ""};
-  }
-  return Speeds{options.prompt_tokens * 1e6 / static_cast<double>(first_us - begin_us),
-                options.decode_tokens * 1e6 / static_cast<double>(last_us - first_us)};
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-Result<void> run(const BenchOptions& options) {
-  if (options.common.model_directory.empty()) {
-    return Error{ErrorKind::kInvalidArgument, "no model directory given", "", "", "", "or `assay bench limits`"};
-  }
-  ASSAY_ASSIGN(Session session, open_session(options.common, 1));
-  ASSAY_ASSIGN([[maybe_unused]] const Speeds warm_up, measure(session, options));
-  std::vector<double> prefill, decode;
-  for (int32_t i = 0; i < options.repeats; ++i) {
-    ASSAY_ASSIGN(const Speeds speeds, measure(session, options));
-    prefill.push_back(speeds.prefill);
-    decode.push_back(speeds.decode);
-  }
-  const engine::ModelSummary& summary = session.engine->summary();
-  if (options.json) {
-    const nlohmann::ordered_json out{{"prefill_tokens_per_s", median(prefill)},
-                                     {"decode_tokens_per_s", median(decode)},
-                                     {"threads", summary.threads},
-                                     {"machine", summary.device},
-                                     {"prompt_tokens", options.prompt_tokens},
-                                     {"decode_tokens", options.decode_tokens},
-                                     {"repeats", options.repeats}};
-    fmt::print("{}\n", out.dump());
-  } else {
-    fmt::print("{}, {} threads; one sequence, median of {} runs after a warm-up\n", summary.device, summary.threads,
-               options.repeats);
-    fmt::print("prefill  {:>10.1f} tokens/s over {} tokens\n", median(prefill), options.prompt_tokens);
-    fmt::print("decode   {:>10.1f} tokens/s over {} tokens\n", median(decode), options.decode_tokens);
+Result<void> measure_speeds(BenchSequences& sequences, const BenchOptions& options, BenchReport& report) {
+  for (int32_t context : options.contexts) {
+    ASSAY_ASSIGN(const double prefill_s, median_seconds(options.repeats, [&] { return sequences.prefill(context); }));
+    report.prefill.push_back({context, context / prefill_s});
+    progress(fmt::format("prefill of {} tokens: {:.1f} tokens/s", context, report.prefill.back().tokens_per_s));
+    for (int32_t batch : options.batches) {
+      const int32_t steps = options.decode_tokens;
+      ASSAY_ASSIGN(const double decode_s,
+                   median_seconds(options.repeats, [&] { return sequences.decode(batch, context, steps); }));
+      report.decode.push_back({context, batch, static_cast<double>(batch) * steps / decode_s});
+      progress(fmt::format("decode of batch {} at {} tokens: {:.1f} tokens/s", batch, context,
+                           report.decode.back().tokens_per_s));
+    }
   }
   return {};
 }
+
+Result<void> measure_ops(engine::ObservedEngine& engine, OpTimer& timer, BenchSequences& sequences,
+                         const BenchOptions& options, BenchReport& report) {
+  constexpr int32_t kMinSteps = 15;  // of decode: short, so that more of them cost little
+  ASSAY_ASSIGN(report.limits, backend::measure_limits(engine.device()));
+  // Rows without a layout of their own read the checkpoint's bytes.
+  const int64_t weights = std::max(report.model.packed_bytes, report.model.checkpoint_bytes);
+  report.roof = {report.limits.bandwidth(static_cast<size_t>(weights)), report.limits.flops};
+  const auto add = [&](OpTable table, int32_t repeats, auto&& run) -> Result<void> {
+    progress("ops of a " + table.title());
+    ASSAY_ASSIGN(table.ops, timer.measure(engine.device(), repeats, [&]() -> Result<void> {
+      ASSAY_ASSIGN([[maybe_unused]] const double seconds, run());
+      return {};
+    }));
+    report.tables.push_back(std::move(table));
+    return {};
+  };
+  for (int32_t context : options.contexts) {
+    ASSAY_TRY(add({ops::Phase::kPrefill, context, 1, {}}, options.repeats, [&] { return sequences.prefill(context); }));
+    for (int32_t batch : options.batches) {
+      ASSAY_TRY(add({ops::Phase::kDecode, context, batch, {}}, std::max(options.repeats, kMinSteps),
+                    [&] { return sequences.decode(batch, context, 1); }));
+    }
+  }
+  return {};
+}
+
+// What was not asked for follows from the sweep: no more states and pages than its sequences need.
+engine::LoadOptions sized_for_sweep(const BenchOptions& options, const CLI::App& app) {
+  const auto given = [&](const char* flag) { return app.get_option(flag)->count() > 0; };
+  engine::LoadOptions load = load_options(options.common);
+  if (!given("--context-length")) load.context_tokens = options.most_positions();
+  if (!given("--max-running-requests")) load.max_sequences = options.largest_batch();
+  if (!given("--kv-cache-bytes")) load.kv_cache_bytes = std::numeric_limits<int64_t>::max();
+  load.max_step_tokens = std::max(load.max_step_tokens, options.largest_batch());
+  load.progress = progress;
+  return load;
+}
+
+Result<void> write_plot(const BenchOptions& options, const BenchReport& report) {
+  std::ofstream file(options.plot, std::ios::binary);
+  file << roofline_svg(options.common.model_directory + " on " + report.model.device, report.roof, report.tables);
+  if (file.flush()) return {};
+  return Error{ErrorKind::kIo, "cannot write the picture", options.plot, std::strerror(errno), "", ""};
+}
+
+Result<void> run(const BenchOptions& options, const CLI::App& app) {
+  if (options.common.model_directory.empty()) {
+    return Error{ErrorKind::kInvalidArgument, "no model directory given", "", "", "", "or `assay bench limits`"};
+  }
+  apply_log_level(options.common.log_level);
+  OpTimer timer;
+  ASSAY_ASSIGN(const std::unique_ptr<engine::ObservedEngine> engine,
+               engine::load_observed(sized_for_sweep(options, app), options.with_ops() ? &timer : nullptr));
+  if (options.common.explain) fmt::print(stderr, "{}", engine->explain());
+  ASSAY_ASSIGN(BenchSequences sequences,
+               BenchSequences::make(*engine, options.largest_batch(), options.most_positions()));
+  BenchReport report;
+  report.model = engine->summary();
+  report.layers = static_cast<int32_t>(engine->config().num_layers);
+  report.decode_tokens = options.decode_tokens;
+  report.repeats = options.repeats;
+  report.only_op = options.only_op;
+  ASSAY_TRY(measure_speeds(sequences, options, report));
+  if (options.with_ops()) ASSAY_TRY(measure_ops(*engine, timer, sequences, options, report));
+  fmt::print("{}\n", options.json ? report_json(report) : report_text(report));
+  if (!options.plot.empty()) ASSAY_TRY(write_plot(options, report));
+  return {};
+}
+
+std::vector<std::string> names_of_part_ops() {
+  std::vector<std::string> names;
+  ops::for_each_op([&]<class Op>() {
+    if (ops::HasWork<Op>) names.emplace_back(Op::kName);
+  });
+  return names;
+}
+
+constexpr char kDescription[] =
+    "Measure prefill and decode tokens per second, and the times of the ops.\n"
+    "Steps go straight to the engine, without scheduler and text. Prefill: the prompt of one sequence, in steps of at "
+    "most 512 tokens. Decode: every sequence has its own KV pages and recurrent state, filled with noise instead of a "
+    "prefill, so a step reads as many bytes as it would while serving; tokens are sampled greedily and fed back.\n"
+    "Ops are timed inside the engine, one call after the other as the model runs them: on a CPU by the clock, on a GPU "
+    "by events in a captured decode step. Their limit is the least time that the bandwidth and the best FLOP/s, "
+    "measured in the same run, allow: read bandwidth on a CPU (of the cache if the weights fit in it), copy bandwidth "
+    "on a GPU.";
 
 }  // namespace
 
 Command add_bench(CLI::App& parent) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* app = parent.add_subcommand("bench", "Measure prefill and decode tokens per second of one sequence");
+  CLI::App* app = parent.add_subcommand("bench", kDescription);
   add_common_options(*app, options->common);
   app->get_option("model")->required(false);  // limits needs none
   const Command limits = add_bench_limits(*app);
-  options->common.needs_tokenizer = false;
   constexpr int kMost = 1 << 24;
-  add_option(*app, "--prompt-tokens", options->prompt_tokens, "Tokens of the prompt")
+  add_option(*app, "--context", options->contexts, "Tokens of the prompt, and before a decode step; one or more")
+      ->delimiter(',')
       ->check(CLI::Range(1, kMost))
       ->capture_default_str();
-  add_option(*app, "--decode-tokens", options->decode_tokens, "Tokens to generate after the first")
+  add_option(*app, "--batch", options->batches, "Sequences that decode at once; one or more")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  add_option(*app, "--decode-tokens", options->decode_tokens, "Steps of one timing of decode")
       ->check(CLI::Range(1, kMost))
       ->capture_default_str();
-  add_option(*app, "--repeats", options->repeats, "Runs to take the median of, after a warm-up")
+  add_option(*app, "--repeats", options->repeats, "Timings to take the median of, after a warm-up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  add_flag(*app, "--ops", options->ops,
+           "Time each op too: of a prefill and of a decode step of each context and batch");
+  add_option(*app, "--op", options->only_op, "Time the ops, and print this one only")
+      ->check(CLI::IsMember(names_of_part_ops()));
+  add_option(*app, "--plot", options->plot, "Time the ops, and draw them below the limits into this SVG file");
   add_flag(*app, "--json", options->json,
-           "Print one object: prefill_tokens_per_s, decode_tokens_per_s, threads, machine");
-  return {app, [options, limits] { return limits.app->parsed() ? limits.run() : run(*options); }};
+           "Print one object: prefill_tokens_per_s, decode_tokens_per_s (of the first --context and --batch), threads, "
+           "machine, and all that was measured");
+  return {app, [options, app, limits] { return limits.app->parsed() ? limits.run() : run(*options, *app); }};
 }
 
 }  // namespace assay::app

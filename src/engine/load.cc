@@ -26,9 +26,11 @@ Error bad_option(const std::string& option, const std::string& got, const std::s
 
 class Loader {
  public:
-  explicit Loader(const LoadOptions& options) : options_(options) {}
+  explicit Loader(const LoadOptions& options, ops::OpObserver* observer = nullptr) : options_(options) {
+    parts_.observer = observer;
+  }
 
-  Result<std::unique_ptr<LocalEngine>> load() {
+  Result<std::unique_ptr<ObservedEngine>> load() {
     ASSAY_TRY(check_options());
     ASSAY_TRY(open());
     ASSAY_TRY(bind());
@@ -303,11 +305,11 @@ class Loader {
   }
 
   // The engine, with the evidence about the whole model.
-  Result<std::unique_ptr<LocalEngine>> prove_engine() {
+  Result<std::unique_ptr<ObservedEngine>> prove_engine() {
     started_us_ = now_us();
     proof::Report report = std::move(parts_.report);
     describe_choice(*parts_.selector, weights_hash_, report);
-    ASSAY_ASSIGN(std::unique_ptr<LocalEngine> engine, make_local_engine(std::move(parts_)));
+    ASSAY_ASSIGN(std::unique_ptr<ObservedEngine> engine, make_local_engine(std::move(parts_)));
     ASSAY_TRY(prove_whole(*engine, report));
     if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
     report.seconds += static_cast<double>(now_us() - started_us_) / 1e6;
@@ -396,6 +398,7 @@ class Loader {
     parts_.weights->keep_only(weights);
     write_ledger(weights);
     ops::MakeContext context{parts_.device->caps(), *parts_.weights, *parts_.selector};
+    parts_.selector->set_observer(parts_.observer);
     ASSAY_ASSIGN(parts_.forward, parts_.model->plan(bucket(), context));
     ASSAY_ASSIGN(parts_.sample, parts_.selector->plan<ops::SampleOp>(sample_desc(), bucket(), {}, context));
     say(fmt::format("weights packed: {:.1f} MB", static_cast<double>(parts_.weights->packed_bytes()) / 1e6));
@@ -447,7 +450,14 @@ class Loader {
 
 }  // namespace
 
-Result<std::unique_ptr<LocalEngine>> load(const LoadOptions& options) { return Loader(options).load(); }
+Result<std::unique_ptr<LocalEngine>> load(const LoadOptions& options) {
+  ASSAY_ASSIGN(std::unique_ptr<LocalEngine> engine, load_observed(options, nullptr));
+  return engine;
+}
+
+Result<std::unique_ptr<ObservedEngine>> load_observed(const LoadOptions& options, ops::OpObserver* observer) {
+  return Loader(options, observer).load();
+}
 
 Result<proof::Report> prove(const LoadOptions& options) {
   const bool filtered = !options.proof.certify.only_op.empty() || !options.proof.certify.only_row.empty();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/hash.h"
 
 namespace assay::engine {
 namespace {
@@ -60,7 +61,7 @@ Result<Flight> make_flight(EngineParts& parts, int32_t index) {
 
 // Where work goes on while the host does something else, submit() enqueues a step: the tokens it takes from the step
 // before need not have left the device. On a CPU the caller's thread is the device, and collect() runs the step.
-class InProcessEngine : public LocalEngine {
+class InProcessEngine : public ObservedEngine {
  public:
   InProcessEngine(EngineParts parts, std::vector<Flight> flights)
       : parts_(std::move(parts)),
@@ -80,6 +81,8 @@ class InProcessEngine : public LocalEngine {
     taps_.reset();
     if (taps != nullptr) taps_.emplace(*parts_.device, *taps);
   }
+  device::Device& device() override { return *parts_.device; }
+  void fill_state(uint64_t seed) override { parts_.state.fill_noise(seed); }
 
   void submit(const Step& step) override {
     CHECK(in_flight_ < flights_.size(), "{} steps in flight", in_flight_);
@@ -111,7 +114,7 @@ class InProcessEngine : public LocalEngine {
         shape = shape.bucket(limits);
         if (shape.outputs < shape.rows) break;  // steps of that many rows do not give all their logits
         parts_.arrays.fill_empty(shape);
-        parts_.device->run_captured(shape.key(), [&] { work(shape.outputs); });
+        parts_.device->run_captured(hash_fold(shape.key(), *capture_key()), [&] { work(shape.outputs); });
         parts_.device->synchronize();
       }
       if (pages >= pages_per_sequence(limits)) return;
@@ -136,7 +139,7 @@ class InProcessEngine : public LocalEngine {
     }
     upload_sampling(flight);
     if (replayed) {
-      parts_.device->run_captured(shape.key(), [&] { work(shape.outputs); });
+      parts_.device->run_captured(hash_fold(shape.key(), *capture_key()), [&] { work(shape.outputs); });
     } else {
       work(shape.outputs);
     }
@@ -182,8 +185,13 @@ class InProcessEngine : public LocalEngine {
   }
 
   // Decode and verify steps come again and again in few shapes, and a shape fixes all launches (step_arrays.h).
+  // What an observer does with the ops is captured with them; nullopt: it cannot be.
+  std::optional<uint64_t> capture_key() const {
+    return parts_.observer == nullptr ? 0 : parts_.observer->capture_key();
+  }
+
   bool replays(const Step& step) const {
-    return parts_.link->runs_ahead() && !taps_ &&
+    return parts_.link->runs_ahead() && !taps_ && capture_key() &&
            std::all_of(step.rows.begin(), step.rows.end(),
                        [](const StepRow& row) { return row.phase != Phase::kPrefill; });
   }
@@ -261,13 +269,13 @@ class InProcessEngine : public LocalEngine {
 
 }  // namespace
 
-Result<std::unique_ptr<LocalEngine>> make_local_engine(EngineParts parts) {
+Result<std::unique_ptr<ObservedEngine>> make_local_engine(EngineParts parts) {
   std::vector<Flight> flights;
   for (int32_t i = 0; i < parts.limits.max_in_flight; ++i) {
     ASSAY_ASSIGN(Flight flight, make_flight(parts, i));
     flights.push_back(std::move(flight));
   }
-  return std::unique_ptr<LocalEngine>(std::make_unique<InProcessEngine>(std::move(parts), std::move(flights)));
+  return std::unique_ptr<ObservedEngine>(std::make_unique<InProcessEngine>(std::move(parts), std::move(flights)));
 }
 
 }  // namespace assay::engine

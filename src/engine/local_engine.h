@@ -6,7 +6,7 @@
 
 #include "backend/host_link.h"
 #include "checkpoint/checkpoint.h"
-#include "engine/load.h"
+#include "engine/observed_engine.h"
 #include "engine/state_memory.h"
 #include "engine/step_arrays.h"
 #include "engine/weight_store.h"
@@ -25,6 +25,7 @@ struct EngineParts {
   std::unique_ptr<backend::HostLink> link;
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<ops::Selector> selector;
+  ops::OpObserver* observer = nullptr;  // null: nobody
   std::unique_ptr<models::Model> model;
   std::unique_ptr<models::ForwardPlan> forward;
   ops::PlanPtr<ops::SampleOp> sample;
@@ -42,6 +43,6 @@ struct EngineParts {
 };
 
 // Errors: kResource (host memory).
-Result<std::unique_ptr<LocalEngine>> make_local_engine(EngineParts parts);
+Result<std::unique_ptr<ObservedEngine>> make_local_engine(EngineParts parts);
 
 }  // namespace assay::engine

@@ -16,6 +16,7 @@
 #include "ops/forced_rows.h"
 #include "ops/impl.h"
 #include "ops/instances.h"
+#include "ops/observer.h"
 #include "ops/row_list.h"
 
 namespace assay::ops {
@@ -42,6 +43,8 @@ class Selector {
   // back null. Of an op with rows made of parts all those are made, so that the parts are noted too.
   void collect_into(Instances* instances) { instances_ = instances; }
   void set_judge(Judge judge) { judge_ = std::move(judge); }
+  // Told of every call of the plans made from here on; it must outlive them.
+  void set_observer(OpObserver* observer) { observer_ = observer; }
 
   // As ForcedRows::add().
   Result<void> force(std::string_view target, std::string_view row) { return forced_.add(target, row); }
@@ -83,7 +86,12 @@ class Selector {
                            MakeContext& context) {
     if (instances_ != nullptr) return collect<Op>(desc, bucket, weights, context);
     ASSAY_ASSIGN(const Impl<Op>* impl, row<Op>(desc, context.caps));
-    return impl->make(desc, bucket, weights, context);
+    ASSAY_ASSIGN(PlanPtr<Op> plan, impl->make(desc, bucket, weights, context));
+    if constexpr (HasWork<Op>) {
+      if (observer_ != nullptr)
+        plan = std::make_unique<ObservedPlan<Op>>(*observer_, impl->name, desc, std::move(plan));
+    }
+    return plan;
   }
 
   // Workspace of the row for a Desc; 0 when no row can run (the plan reports that).
@@ -112,6 +120,7 @@ class Selector {
   static Error none(const Decision& decision);
 
   Instances* instances_ = nullptr;
+  OpObserver* observer_ = nullptr;
   Judge judge_;
   ForcedRows forced_;
   std::vector<Decision> decisions_;

@@ -64,7 +64,7 @@ def test_bench_runs_a_config_alone(assay, tmp_path):
     config = json.loads((pathlib.Path(assay.pocket) / "config.json").read_text())
     alone = tmp_path / "alone.json"
     alone.write_text(json.dumps(config))
-    out = assay.json("bench", alone, "--load-format", "dummy", "--prompt-tokens", "8", "--decode-tokens", "2",
+    out = assay.json("bench", alone, "--load-format", "dummy", "--context", "8", "--decode-tokens", "2",
                      "--repeats", "1")
     assert out["decode_tokens_per_s"] > 0
     refused = assay.run("generate", alone, "--load-format", "dummy", "--prompt", "2+2")
