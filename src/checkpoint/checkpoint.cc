@@ -117,6 +117,17 @@ Checkpoint::Checkpoint(std::string directory, std::vector<SafetensorsFile> files
   for (const TensorInfo& tensor : tensors_) total_bytes_ += tensor.bytes.size();
 }
 
+void Checkpoint::move_to(size_t file, const std::byte* copy) {
+  const ConstBytes mapping = files_[file].mapping();
+  for (TensorInfo& tensor : tensors_) {
+    const auto offset = reinterpret_cast<uintptr_t>(tensor.bytes.data()) - reinterpret_cast<uintptr_t>(mapping.data());
+    if (offset <= mapping.size() && tensor.bytes.size() <= mapping.size() - offset) {
+      tensor.bytes = {copy + offset, tensor.bytes.size()};
+    }
+  }
+  files_[file].unmap();
+}
+
 const TensorInfo* Checkpoint::find(std::string_view name) const {
   const auto it = std::lower_bound(tensors_.begin(), tensors_.end(), name,
                                    [](const TensorInfo& tensor, std::string_view key) { return tensor.name < key; });

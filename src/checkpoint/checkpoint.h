@@ -1,5 +1,6 @@
 // The tensors of a checkpoint directory: model.safetensors, or the shards that model.safetensors.index.json names.
-// Owner of the mappings. Immutable after open, so any thread may read. Move-only; tensor addresses survive a move.
+// Owner of the mappings. Immutable once open and moved, so any thread may read. Move-only; tensor addresses survive
+// that.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,12 @@ class Checkpoint {
 
   const std::string& directory() const { return directory_; }
   uint64_t total_bytes() const { return total_bytes_; }
+
+  // Whole files, as mapped.
+  size_t files() const { return files_.size(); }
+  ConstBytes mapping(size_t file) const { return files_[file].mapping(); }
+  // Lets the tensors of a file point into `copy`, which holds the same bytes and outlives this, and unmaps the file.
+  void move_to(size_t file, const std::byte* copy);
 
  private:
   Checkpoint(std::string directory, std::vector<SafetensorsFile> files);

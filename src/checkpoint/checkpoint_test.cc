@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "checkpoint/testing.h"
@@ -65,6 +66,30 @@ TEST_F(CheckpointFiles, ShardsEqualTheSingleFile) {
   }
   EXPECT_EQ(moved.find("m"), nullptr);
   EXPECT_EQ(moved.find("m.d"), nullptr);
+}
+
+TEST_F(CheckpointFiles, TensorsMoveToCopiesOfTheirFiles) {
+  write_tensors("one.safetensors", {"m.c", "m.a"});
+  write_tensors("two.safetensors", {"m.b"});
+  write_index(kTwoShards);
+  auto checkpoint = Checkpoint::open(directory_.path()).value();
+  ASSERT_EQ(checkpoint.files(), 2u);
+  std::vector<std::vector<std::byte>> copies;
+  for (size_t file = 0; file < 2; ++file) {
+    const ConstBytes mapping = checkpoint.mapping(file);
+    copies.emplace_back(mapping.begin(), mapping.end());
+    checkpoint.move_to(file, copies.back().data());
+    EXPECT_TRUE(checkpoint.mapping(file).empty());
+  }
+  const Checkpoint mapped = Checkpoint::open(directory_.path()).value();
+  for (const TensorInfo& tensor : mapped.tensors()) {
+    const ConstBytes moved = checkpoint.find(tensor.name)->bytes;
+    ASSERT_EQ(moved.size(), tensor.bytes.size());
+    EXPECT_EQ(std::memcmp(moved.data(), tensor.bytes.data(), moved.size()), 0) << tensor.name;
+    EXPECT_TRUE(std::any_of(copies.begin(), copies.end(), [&](const std::vector<std::byte>& copy) {
+      return moved.data() >= copy.data() && moved.data() + moved.size() <= copy.data() + copy.size();
+    })) << tensor.name;
+  }
 }
 
 TEST_F(CheckpointFiles, NoWeights) {

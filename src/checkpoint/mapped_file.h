@@ -1,5 +1,4 @@
-// A file in memory, read-only: copied into huge pages where it is of some size and there is memory enough, else mapped.
-// Owner: this object; the address does not change when it moves.
+// A file mapped read-only into memory. Owner: this object; the mapping's address does not change when it moves.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +14,7 @@ class MappedFile {
   // kIo if the file cannot be opened or mapped, or is not a regular file. An empty file gives an empty span.
   static Result<MappedFile> open(const std::string& path);
 
+  MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   MappedFile(const MappedFile&) = delete;

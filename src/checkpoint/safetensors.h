@@ -33,6 +33,8 @@ class SafetensorsFile {
   // In name order. Their bytes live as long as this object, wherever it moves.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   std::vector<TensorInfo> take_tensors() { return std::move(tensors_); }
+  ConstBytes mapping() const { return mapping_.bytes(); }
+  void unmap() { mapping_ = MappedFile(); }  // whoever took the tensors has copied their bytes
 
  private:
   SafetensorsFile(MappedFile mapping, std::vector<TensorInfo> tensors)

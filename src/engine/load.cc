@@ -1,6 +1,7 @@
 #include "engine/load.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "backend/host_link.h"
@@ -109,9 +110,35 @@ class Loader {
     parts_.selector = std::make_unique<ops::Selector>();
     for (const auto& [op, row] : options_.forced_rows) ASSAY_TRY(parts_.selector->force(op, row));
     if (options_.load_format == LoadFormat::kDummy) return bind_dummy();
+    ASSAY_TRY(copy_checkpoint());
     ASSAY_ASSIGN(checkpoint::QuantisationHints hints, checkpoint::load_quantisation_hints(options_.model_directory));
     checkpoint::CheckpointBinder binder(*parts_.checkpoint, std::move(hints));
     return bind(binder);
+  }
+
+  // Rows of a CPU that read weights as they are in the file stream them once a step: from huge pages that is faster
+  // than from the mapped file's scattered ones (base/huge_pages.h). A checkpoint that would take more than half of the
+  // memory stays mapped, so that the system can take its pages back.
+  Result<void> copy_checkpoint() {
+    checkpoint::Checkpoint& files = *parts_.checkpoint;
+    const device::DeviceCaps& caps = parts_.device->caps();
+    if (caps.backend != device::Backend::kCpu) return {};
+    const double most = static_cast<double>(caps.memory_bytes) * options_.memory_utilization / 2;
+    if (static_cast<double>(files.total_bytes()) > most) return {};
+    for (size_t file = 0; file < files.files(); ++file) {
+      const ConstBytes mapping = files.mapping(file);
+      ASSAY_ASSIGN(device::Buffer copy, parts_.device->allocate(mapping.size()));
+      std::memcpy(copy.data(), mapping.data(), mapping.size());
+      files.move_to(file, static_cast<const std::byte*>(copy.data()));
+      parts_.checkpoint_copies.push_back(std::move(copy));
+    }
+    return {};
+  }
+
+  int64_t copied_bytes() const {
+    int64_t bytes = 0;
+    for (const device::Buffer& copy : parts_.checkpoint_copies) bytes += static_cast<int64_t>(copy.bytes());
+    return bytes;
   }
 
   Result<void> bind_dummy() {
@@ -155,7 +182,7 @@ class Loader {
                               .context_tokens = limits.context_tokens,
                               .context_chosen = options_.context_tokens > 0,
                               .sequences = options_.max_sequences};
-    const MemoryCosts costs{.fixed_bytes = weights.bytes() + step.total(),
+    const MemoryCosts costs{.fixed_bytes = copied_bytes() + weights.bytes() + step.total(),
                             .page_bytes = models_page_bytes(shape),
                             .page_tokens = kPageTokens,
                             .slots_per_sequence = 1 + limits.max_in_flight,
@@ -220,6 +247,13 @@ class Loader {
     const StepBytes step = step_bytes();
     std::vector<LedgerLine>& lines = parts_.summary.ledger.lines;
     lines.clear();
+    if (parts_.checkpoint != nullptr) {
+      lines.push_back(
+          {"checkpoint", copied_bytes(),
+           parts_.checkpoint_copies.empty()
+               ? fmt::format("mapped: {:.1f} MB of files", static_cast<double>(parts_.checkpoint->total_bytes()) / 1e6)
+               : "its files, in memory"});
+    }
     for (const PackingList::Total& total : weights.totals()) {
       lines.push_back(
           {fmt::format("weights as {}", total.layout), total.bytes, fmt::format("{} matrices", total.weights)});

@@ -22,6 +22,7 @@ struct EngineParts {
   std::unique_ptr<checkpoint::Checkpoint> checkpoint;  // null with dummy weights
   checkpoint::DummyWeights dummy;
   std::unique_ptr<device::Device> device;
+  std::vector<device::Buffer> checkpoint_copies;  // a file each, or none: its tensors point there, or are mapped
   std::unique_ptr<backend::HostLink> link;
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<ops::Selector> selector;

@@ -79,7 +79,7 @@ def test_prints_the_memory_it_takes_and_what_was_changed_to_fit(serve):
     server = serve("--max-running-requests", "4000", "--memory-utilization", "0.02")
     assert server.ready_line.startswith("READY")
     lines = "".join(server.stderr)
-    for name in ["weights as ", "KV cache ", "recurrent state ", "workspace ", "logits ", "all ", "allowed "]:
+    for name in ["checkpoint ", "KV cache ", "recurrent state ", "workspace ", "logits ", "all ", "allowed "]:
         assert name in lines, name
     assert re.search(r"changed to fit: max-running-requests 4000 -> \d+: each takes .* of state, and .* left for it", lines)
 

@@ -13,7 +13,7 @@ extern const Impl<GatedDeltaOp> kGatedDeltaCudaReference;
 extern const Impl<GatedDeltaOp> kGatedDeltaCudaRecurrent;
 extern const Impl<GatedDeltaOp> kGatedDeltaCudaChunk;
 
-// Prefill sequences by chunks of 64, their products in three tf32 passes; decode and verify sequences as cuda_recurrent.
+// Prefill in chunks of 64, products in three tf32 passes; decode and verify sequences as cuda_recurrent.
 inline constexpr OrderId kGatedDeltaChunkOrder = order_id("gated_delta chunks of 64, 3 tf32 passes, decode by tokens");
 
 inline Refusal refuse_gated_delta(const GatedDeltaDesc& desc, const DeviceCaps&) {
