@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "ops/ffn_block/ffn_block_rows.h"
 
 namespace assay::ops {
@@ -5,7 +7,9 @@ namespace assay::ops {
 std::string describe(const FfnBlockDesc& desc) {
   std::string text;
   if (desc.experts) text += describe(*desc.experts);
-  if (desc.mlp) text += (text.empty() ? "" : " ") + describe(desc.mlp->gate_up) + " " + describe(desc.mlp->down);
+  if (desc.mlp) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " ", describe(desc.mlp->gate_up), describe(desc.mlp->down));
+  }
   return text;
 }
 
