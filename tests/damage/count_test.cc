@@ -8,7 +8,9 @@ class Count : public ::testing::Environment {
  public:
   void TearDown() override {
     std::printf("%d damaged files\n", total_count);
-    if (GTEST_FLAG_GET(filter) == "*") EXPECT_GE(total_count, 2000);
+    if (GTEST_FLAG_GET(filter) == "*") {
+      EXPECT_GE(total_count, 2000);
+    }
   }
 };
 

@@ -41,8 +41,9 @@ class RandomModel {
   void write_config() {
     const RandomModelShape& s = shape_;
     std::string types;
-    for (int64_t i = 0; i < s.layers; ++i)
-      types += (i ? "," : "") + std::string(i % 2 ? "\"full_attention\"" : "\"linear_attention\"");
+    for (int64_t i = 0; i < s.layers; ++i) {
+      types += fmt::format("{}\"{}\"", i ? "," : "", i % 2 ? "full_attention" : "linear_attention");
+    }
     checkpoint::testing::write_file(
         directory_.file("config.json"),
         fmt::format(R"({{"architectures":["Qwen3_5MoeForCausalLM"],"model_type":"qwen3_5_moe_text","hidden_size":{},
