@@ -34,11 +34,31 @@ inline F4 fast_exp(F4 x) {
   return p * reinterpret_cast<F4>(first) * reinterpret_cast<F4>(second);
 }
 
-inline F4 fast_sigmoid(F4 x) { return 1.0f / (1.0f + fast_exp(-x)); }
-inline F4 fast_silu(F4 x) { return x / (1.0f + fast_exp(-x)); }
+// exp(-x) for a denominator 1 + exp(-x), in 23 operations where fast_exp has 33: at most 1.3 ulp off from -88.3 to 87,
+// infinity below -88.4, and above 87 as at 87, where it is nothing beside 1. A NaN stays one.
+//
+// Method: fast_exp's, with s = x - n ln2 of |s| <= ln2 / 2 and e^-s = 1 - s + s^2 q(s), q the minimax polynomial of
+// degree 4 (relative error of e^-s 4e-9); one multiplication by 2^-n, which no result in that range needs split. Sums
+// are grouped for a short chain.
+inline F4 sigmoid_exp(F4 x) {
+  constexpr float kMinusLog2e = -1.44269504088896341f;
+  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  constexpr float kRounder = 12582912.0f + 127.0f;  // as fast_exp's; the low bits become the exponent field of 2^-n
+  x = larger(broadcast(-89.0f), smaller(broadcast(87.0f), x));
+  const F4 shifted = x * kMinusLog2e + kRounder;
+  const F4 minus_n = shifted - kRounder;
+  const F4 s = (x + minus_n * kLn2High) + minus_n * kLn2Low;
+  const F4 s2 = s * s;
+  const F4 q = (s * -0.166665211f + 0.49999994f) + s2 * ((s * -0.00836874545f + 0.0416683890f) + s2 * 0.00138145395f);
+  const F4 power = reinterpret_cast<F4>(reinterpret_cast<U4>(shifted) << 23);
+  return (q * s2 + (1.0f - s)) * power;
+}
 
-// out[i] = body(exp(-x[i]), x[i], in[i]...) for i < count, as map_lanes. A loop over nothing but exponentials has more
-// of their chains in flight, 70 cycles each.
+inline F4 fast_sigmoid(F4 x) { return 1.0f / (1.0f + sigmoid_exp(x)); }
+inline F4 fast_silu(F4 x) { return x / (1.0f + sigmoid_exp(x)); }
+
+// out[i] = body(sigmoid_exp(x[i]), x[i], in[i]...) for i < count, as map_lanes. A loop over nothing but exponentials
+// has more of their chains in flight.
 template <class Out, class Body, class X, class... In>
 void map_with_exp(int64_t count, Out* out, const Body& body, const X* x, const In*... in) {
   constexpr int64_t kBlock = 64;
@@ -46,7 +66,7 @@ void map_with_exp(int64_t count, Out* out, const Body& body, const X* x, const I
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t block = std::min(kBlock, count - first);
     map_lanes(
-        block, exponential, [](F4 value) { return fast_exp(-value); }, x + first);
+        block, exponential, [](F4 value) { return sigmoid_exp(value); }, x + first);
     map_lanes(block, out + first, body, exponential, x + first, in + first...);
   }
 }

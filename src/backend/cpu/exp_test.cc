@@ -47,6 +47,30 @@ TEST(FastExp, Edges) {
   EXPECT_TRUE(std::isnan(fast_exp(-NAN)));
 }
 
+TEST(SigmoidExp, IsWithin1Point3UlpUntilItSaturates) {
+  double worst = 0;
+  for (uint32_t bits = 0; bits < std::bit_cast<uint32_t>(88.3f); bits += 997) {
+    for (const float x : {std::bit_cast<float>(bits), -std::bit_cast<float>(bits)}) {
+      if (x > 87) continue;
+      const double wanted = std::exp(-static_cast<double>(x));
+      worst = std::max(worst, std::fabs(sigmoid_exp(broadcast(x))[0] - wanted) / ulp_of(wanted));
+    }
+  }
+  EXPECT_LT(worst, 1.3);
+  EXPECT_GT(worst, 0.5);
+}
+
+TEST(SigmoidExp, Edges) {
+  const auto of = [](float x) { return sigmoid_exp(broadcast(x))[3]; };
+  EXPECT_EQ(of(0.0f), 1.0f);
+  EXPECT_EQ(of(-0.0f), 1.0f);
+  for (const float x : {-88.4f, -1e30f, -INFINITY}) EXPECT_EQ(of(x), INFINITY) << x;
+  for (const float x : {87.1f, 1e30f, INFINITY}) EXPECT_EQ(of(x), of(87.0f)) << x;
+  EXPECT_EQ(1.0f + of(87.0f), 1.0f);
+  EXPECT_TRUE(std::isnan(of(NAN)));
+  EXPECT_TRUE(std::isnan(of(-NAN)));
+}
+
 TEST(FastExp, SigmoidAndSiluSaturate) {
   EXPECT_EQ(fast_sigmoid(0.0f), 0.5f);
   EXPECT_EQ(fast_sigmoid(200.0f), 1.0f);

@@ -6,8 +6,8 @@
 // blocked.
 #pragma once
 
-#if defined(__SSE__)
-#include <xmmintrin.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #include <algorithm>
@@ -36,14 +36,14 @@ inline void store4(float* data, F4 value) { std::memcpy(data, &value, sizeof(val
 // value > otherwise ? value : otherwise in every lane, so `otherwise` where either is a NaN; smaller likewise. The
 // instructions of that very meaning, which gcc 12 makes four of.
 inline F4 larger(F4 value, F4 otherwise) {
-#if defined(__SSE__)
+#if defined(__SSE2__)
   return _mm_max_ps(value, otherwise);
 #else
   return value > otherwise ? value : otherwise;
 #endif
 }
 inline F4 smaller(F4 value, F4 otherwise) {
-#if defined(__SSE__)
+#if defined(__SSE2__)
   return _mm_min_ps(value, otherwise);
 #else
   return value < otherwise ? value : otherwise;
@@ -74,11 +74,14 @@ inline void store8(float* data, F8 value) {
   store4(data + 4, value.high);
 }
 
+// What rounding a number to bf16 adds to its bits.
+inline U4 bf16_increment(U4 bits) { return (bits >> 16 & 1) + 0x7fff; }
+
 // from_float<Bf16> of every lane, in the upper halves.
 inline U4 round_bf16(F4 value) {
   const U4 bits = reinterpret_cast<U4>(value);
   const U4 number = reinterpret_cast<U4>(value == value);  // all ones, or zero for a NaN
-  return (bits + (((bits >> 16 & 1) + 0x7fff) & number)) | (0x400000 & ~number);
+  return (bits + (bf16_increment(bits) & number)) | (0x400000 & ~number);
 }
 
 template <class T>
@@ -93,9 +96,22 @@ inline F4 round_through<Bf16>(F4 value) {
 }
 
 inline void store8(Bf16* data, F8 value) {
+#if defined(__SSE2__)
+  // One look for NaNs among eight, and one instruction packs where gcc 12 shuffles six times.
+  U4 low = reinterpret_cast<U4>(value.low), high = reinterpret_cast<U4>(value.high);
+  low += bf16_increment(low);
+  high += bf16_increment(high);
+  if (_mm_movemask_ps(_mm_cmpunord_ps(value.low, value.high)) != 0) [[unlikely]] {
+    low = round_bf16(value.low);
+    high = round_bf16(value.high);
+  }
+  const auto upper_halves = _mm_packs_epi32(reinterpret_cast<__m128i>(reinterpret_cast<I4>(low) >> 16),
+                                            reinterpret_cast<__m128i>(reinterpret_cast<I4>(high) >> 16));
+#else
   const auto low = reinterpret_cast<U16x8>(round_bf16(value.low)),
              high = reinterpret_cast<U16x8>(round_bf16(value.high));
   const U16x8 upper_halves = __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
+#endif
   std::memcpy(data, &upper_halves, sizeof(upper_halves));
 }
 

@@ -46,11 +46,19 @@ class EmbedCpuPortable : public Plan<EmbedOp::Args> {
     }
   }
 
-  // What widening and rounding do to bf16: NaNs become quiet.
+  // A copy, but for what widening and rounding do to bf16: NaNs become quiet.
   void copy_bf16(const std::byte* from, uint16_t* y) const {
+    int16_t largest = 0;
     for (int64_t i = 0; i < desc_.hidden; ++i) {
       const auto bits = load_unaligned<uint16_t>(from + 2 * i);
-      y[i] = bits | ((bits & 0x7fff) > 0x7f80 ? 0x40 : 0);
+      y[i] = bits;
+      largest = std::max(largest, static_cast<int16_t>(bits & 0x7fff));
+    }
+    constexpr int16_t kInfinity = 0x7f80;
+    if (largest <= kInfinity) [[likely]]
+      return;
+    for (int64_t i = 0; i < desc_.hidden; ++i) {
+      if ((y[i] & 0x7fff) > kInfinity) y[i] |= 0x40;
     }
   }
 

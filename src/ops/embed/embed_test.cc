@@ -50,6 +50,19 @@ TEST(Embed, GivesTheTableRowsExactly) {
   EXPECT_EQ(testing::row_named<EmbedOp>("reference").order({}), testing::row_named<EmbedOp>("cpu_portable").order({}));
 }
 
+TEST(Embed, QuietensNans) {
+  const std::vector<uint16_t> bits{0x7f80, 0x7f81, 0xff80, 0xff81, 0x7fff, 0x3f80, 0x8000, 0x0001};
+  testing::OwnedMatrix table(WF::kBf16, 1, static_cast<int64_t>(bits.size()));
+  std::memcpy(table.data_bytes(), bits.data(), bits.size() * 2);
+  Cpu cpu;
+  const WeightId id = cpu.weights().add(std::move(table));
+  for (const char* row : {"reference", "cpu_portable"}) {
+    Tensor y = run(cpu, row, {1, static_cast<int64_t>(bits.size()), WF::kBf16, DType::kBf16}, id, {0});
+    const std::vector<uint16_t> wanted{0x7f80, 0x7fc1, 0xff80, 0xffc1, 0x7fff, 0x3f80, 0x8000, 0x0001};
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(y.view().row<uint16_t>(0)[i], wanted[i]) << row << " " << i;
+  }
+}
+
 TEST(Embed, RefusesWhatItCannotDo) {
   const auto& impl = testing::row_named<EmbedOp>("cpu_portable");
   EXPECT_TRUE(impl.can_run({50, 24, WF::kNvfp4, DType::kBf16}, DeviceCaps{}).has_value());

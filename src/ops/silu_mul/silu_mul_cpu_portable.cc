@@ -44,7 +44,7 @@ class SiluMulCpuPortable : public Plan<SiluMulOp::Args> {
 const Impl<SiluMulOp> kSiluMulCpuPortable{
     .name = "cpu_portable",
     .backend = Backend::kCpu,
-    .order = [](const SiluMulDesc&) { return order_id("silu_mul fast_exp"); },
+    .order = [](const SiluMulDesc&) { return order_id("silu_mul sigmoid_exp"); },
     .layout = nullptr,
     .can_run = [](const SiluMulDesc& desc, const DeviceCaps&) { return refuse_activation(desc.activation); },
     .workspace_bytes = [](const SiluMulDesc&, const Bucket&, MakeContext&) { return size_t{0}; },
