@@ -22,6 +22,7 @@ struct AttentionScratch {
 struct AttentionBlock {
   const void* keys[kAttentionBlock];
   const void* values[kAttentionBlock];
+  const void* next = nullptr;  // the keys of the following positions, for prefetching alone; null: none, or elsewhere
   int32_t count;
   bool bf16;
 };
@@ -31,6 +32,9 @@ struct AttentionRows {
   int32_t head_dim;
   float scale;
 };
+
+// kMiddleQuadsSwapped: of every sixteen elements of query and output, those at 4-7 and 8-11 have changed places.
+enum class AttentionElements : uint8_t { kAsInMemory, kMiddleQuadsSwapped };
 
 using AttentionFunction = void (*)(const AttentionScratch&, const AttentionRows&, const AttentionBlock&);
 

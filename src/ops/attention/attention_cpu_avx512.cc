@@ -9,6 +9,7 @@ struct Avx512 {
   static constexpr std::string_view kOrder = "attention: sixteen lanes, fused, blocks of 64 positions";
   static constexpr const char* kMissing = "the CPU has no AVX-512 with BW, VL, DQ and VBMI";
   static constexpr int32_t kMultiple = 16;
+  static constexpr AttentionElements kElements = AttentionElements::kAsInMemory;
   static bool has(const device::CpuFeatures& cpu) { return cpu.avx512; }
   static void block(const AttentionScratch& scratch, const AttentionRows& rows, const AttentionBlock& block) {
     attention_block_avx512(scratch, rows, block);

@@ -146,6 +146,7 @@ struct Portable {
   static constexpr std::string_view kOrder = "attention: eight lanes, blocks of 64 positions";
   static constexpr const char* kMissing = "";
   static constexpr int32_t kMultiple = 8;
+  static constexpr AttentionElements kElements = AttentionElements::kAsInMemory;
   static bool has(const device::CpuFeatures&) { return true; }
   static void block(const AttentionScratch& scratch, const AttentionRows& rows, const AttentionBlock& block) {
     attention_block_portable(scratch, rows, block);

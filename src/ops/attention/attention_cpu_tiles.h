@@ -22,7 +22,8 @@ namespace assay::ops {
 
 class AttentionTiles : public Plan<AttentionOp::Args> {
  public:
-  AttentionTiles(AttentionFunction block, const AttentionDesc& desc) : run_block_(block), desc_(desc) {}
+  AttentionTiles(AttentionFunction block, AttentionElements elements, const AttentionDesc& desc)
+      : run_block_(block), elements_(elements), desc_(desc) {}
 
   static int32_t group(const AttentionDesc& desc) { return desc.heads / desc.kv_heads; }
   static int32_t tile_tokens(const AttentionDesc& desc) { return std::max(1, kTileRows / group(desc)); }
@@ -85,6 +86,7 @@ class AttentionTiles : public Plan<AttentionOp::Args> {
       float* target = scratch.query + (token - first) * heads * dim;
       for (int32_t i = 0; i < heads * dim; ++i) target[i] = cpu::to_float(query[i]);
     }
+    arrange(scratch.query, int64_t{rows} * dim);
     std::fill(scratch.output, scratch.output + int64_t{rows} * dim, 0.0f);
     std::fill(scratch.largest, scratch.largest + rows, -std::numeric_limits<float>::infinity());
     std::fill(scratch.total, scratch.total + rows, 0.0f);
@@ -93,7 +95,7 @@ class AttentionTiles : public Plan<AttentionOp::Args> {
     AttentionBlock block;
     block.bf16 = desc_.cache == DType::kBf16;
     for (int32_t start = 0; start <= *most; start += kAttentionBlock) {
-      locate<C>(args, sequence, kv_head, start, std::min(kAttentionBlock, *most + 1 - start), block);
+      locate<C>(args, sequence, kv_head, start, *most, block);
       if (start + kAttentionBlock <= *least + 1) {
         block.count = kAttentionBlock;
         run_block_(scratch, {0, rows, dim, scale}, block);
@@ -105,21 +107,37 @@ class AttentionTiles : public Plan<AttentionOp::Args> {
         if (block.count > 0) run_block_(scratch, {row, row + heads, dim, scale}, block);
       }
     }
+    arrange(scratch.output, int64_t{rows} * dim);
     for (int32_t row = 0; row < rows; ++row)
       finish<T>(args, first + row / heads, kv_head * heads + row % heads, row, scratch);
   }
 
+  // Between the order in memory and the kernel's; its own inverse.
+  void arrange(float* data, int64_t count) const {
+    if (elements_ == AttentionElements::kAsInMemory) return;
+    for (int64_t i = 0; i < count; i += 16) std::swap_ranges(data + i + 4, data + i + 8, data + i + 8);
+  }
+
+  // The block's keys and values: positions from `start` to `most` at the latest, a run in one page after the other.
   template <class C>
-  static void locate(const AttentionOp::Args& args, int32_t sequence, int32_t kv_head, int32_t start, int32_t count,
+  static void locate(const AttentionOp::Args& args, int32_t sequence, int32_t kv_head, int32_t start, int32_t most,
                      AttentionBlock& block) {
     const KvCacheView& cache = args.cache;
     const int32_t* pages = args.batch.page_table + int64_t{sequence} * args.batch.page_table_stride;
-    for (int32_t j = 0; j < count; ++j) {
-      const int32_t position = start + j;
-      const int64_t offset = cache.offset(pages[position / cache.page_tokens], kv_head, position % cache.page_tokens);
-      block.keys[j] = static_cast<const C*>(cache.k) + offset;
-      block.values[j] = static_cast<const C*>(cache.v) + offset;
+    const auto offset = [&](int32_t position) {
+      return cache.offset(pages[position / cache.page_tokens], kv_head, position % cache.page_tokens);
+    };
+    const int32_t end = std::min(start + kAttentionBlock, most + 1);
+    for (int32_t position = start; position < end;) {
+      const C* key = static_cast<const C*>(cache.k) + offset(position);
+      const C* value = static_cast<const C*>(cache.v) + offset(position);
+      const int32_t run = std::min(end - position, cache.page_tokens - position % cache.page_tokens);
+      for (int32_t i = 0; i < run; ++i, ++position) {
+        block.keys[position - start] = key + int64_t{i} * cache.head_dim;
+        block.values[position - start] = value + int64_t{i} * cache.head_dim;
+      }
     }
+    block.next = end <= most ? static_cast<const C*>(cache.k) + offset(end) : nullptr;
   }
 
   template <class T>
@@ -143,11 +161,12 @@ class AttentionTiles : public Plan<AttentionOp::Args> {
   }
 
   AttentionFunction run_block_;
+  AttentionElements elements_;
   AttentionDesc desc_;
 };
 
 // Set: kName, kOrder, kMissing (the refusal where has(CpuFeatures) is false), kMultiple (of head_dim),
-// block(AttentionScratch, AttentionRows, AttentionBlock).
+// kElements, block(AttentionScratch, AttentionRows, AttentionBlock).
 template <class Set>
 constexpr Impl<AttentionOp> attention_tiles() {
   return {.name = Set::kName,
@@ -167,7 +186,7 @@ constexpr Impl<AttentionOp> attention_tiles() {
           },
           .make = [](const AttentionDesc& desc, const Bucket&, const NoWeights&,
                      MakeContext&) -> Result<std::unique_ptr<Plan<AttentionOp::Args>>> {
-            return std::unique_ptr<Plan<AttentionOp::Args>>(new AttentionTiles(&Set::block, desc));
+            return std::unique_ptr<Plan<AttentionOp::Args>>(new AttentionTiles(&Set::block, Set::kElements, desc));
           }};
 }
 
