@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
-#include "base/log.h"
 #include "checkpoint/tensor_checks.h"
 #include "numeric/bf16.h"
 #include "numeric/decode.h"
@@ -49,10 +49,11 @@ float load_element(const TensorInfo& tensor, int64_t i) {
 
 bool is_rotary_buffer(const std::string& name) { return name.ends_with("rotary_emb.inv_freq"); }
 
-uint64_t byte_sum(const std::vector<const TensorInfo*>& tensors) {
+std::string left_out(const char* how, const std::vector<const TensorInfo*>& tensors, const std::string& prefix,
+                     const std::string& reason) {
   uint64_t bytes = 0;
   for (const TensorInfo* tensor : tensors) bytes += tensor->bytes.size();
-  return bytes;
+  return fmt::format("{} {} tensors ({} bytes) of {}*: {}", how, tensors.size(), bytes, prefix, reason);
 }
 
 // What can be checked of a tensor by its name and dtype alone.
@@ -253,13 +254,13 @@ std::vector<const TensorInfo*> CheckpointBinder::take_prefix(const std::string& 
 void CheckpointBinder::skip(const std::string& prefix, const std::string& reason) {
   const auto taken = take_prefix(prefix);
   if (taken.empty()) return;
-  log_info("skipped {} tensors ({} bytes) of {}*: {}", taken.size(), byte_sum(taken), prefix, reason);
+  notes_.push_back(left_out("skipped", taken, prefix, reason));
 }
 
 Result<void> CheckpointBinder::keep(const std::string& prefix, const std::string& reason) {
   const auto taken = take_prefix(prefix);
   for (const TensorInfo* tensor : taken) ASSAY_TRY(check_scales(*tensor));
-  if (!taken.empty()) log_info("kept {} tensors ({} bytes) of {}*: {}", taken.size(), byte_sum(taken), prefix, reason);
+  if (!taken.empty()) notes_.push_back(left_out("kept", taken, prefix, reason));
   return {};
 }
 
@@ -280,7 +281,7 @@ Result<void> CheckpointBinder::finish() {
                  .wanted = "every tensor used once",
                  .hint = "the config may describe another model than the weights"};
   }
-  if (const std::string line = hint_differences(); !line.empty()) log_info("{}", line);
+  if (std::string line = hint_differences(); !line.empty()) notes_.push_back(std::move(line));
   return {};
 }
 

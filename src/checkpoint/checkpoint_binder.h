@@ -51,12 +51,16 @@ class CheckpointBinder : public Binder {
   Result<std::vector<float>> vector(const std::string& name, const Shape& shape);
   Result<std::vector<float>> vector(const std::string& name, int64_t n) { return vector(name, Shape{n}); }
 
-  // One log line with count and bytes each.
+  // One note with count and bytes each.
   void skip(const std::string& prefix, const std::string& reason) override;
   Result<void> keep(const std::string& prefix, const std::string& reason) override;
 
-  // Refuses tensors nobody asked for, naming up to five. Rotary inv_freq buffers may be left. Logs hint_differences().
+  // Refuses tensors nobody asked for, naming up to five. Rotary inv_freq buffers may be left. Notes
+  // hint_differences().
   Result<void> finish() override;
+
+  // For people, a line each: what was skipped and kept, and where the config contradicts the tensors.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   // One line on where the config's quantisation lists and the tensors bound so far disagree; empty if they agree.
   std::string hint_differences() const;
@@ -81,6 +85,7 @@ class CheckpointBinder : public Binder {
   QuantisationHints hints_;
   std::vector<int64_t> rows_left_;  // per tensor of the checkpoint; -1 where nobody asked yet
   std::vector<BoundMatrix> bound_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace assay::checkpoint

@@ -233,6 +233,7 @@ TEST_F(BinderTest, EveryTensorIsUsedExactlyOnce) {
   EXPECT_THAT(leftover.message(), AllOf(HasSubstr("7 tensors"), HasSubstr("m.0, m.1, m.2, m.4, m.5 and 2 more")));
   binder.skip("m.", "test");
   EXPECT_TRUE(binder.finish().ok());
+  EXPECT_THAT(binder.notes(), ElementsAre("skipped 7 tensors (14 bytes) of m.*: test"));
 }
 
 TEST_F(BinderTest, KeptTensorsAreStillChecked) {
@@ -241,6 +242,7 @@ TEST_F(BinderTest, KeptTensorsAreStillChecked) {
   CheckpointBinder& good = bind(write);
   EXPECT_TRUE(good.keep("mtp.", "no draft head").ok());
   EXPECT_TRUE(good.finish().ok());
+  EXPECT_THAT(good.notes(), ElementsAre("kept 4 tensors (80 bytes) of mtp.*: no draft head"));
   matrix.scales[5] = 0x7F;
   EXPECT_THAT(bind(write).keep("mtp.", "no draft head").error().message(),
               HasSubstr("mtp.a.weight_scale: block scale"));

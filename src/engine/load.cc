@@ -1,7 +1,6 @@
 #include "engine/load.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "backend/host_link.h"
@@ -9,17 +8,15 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "checkpoint/checkpoint_binder.h"
+#include "engine/checkpoint_copy.h"
 #include "engine/local_engine.h"
+#include "engine/sizing.h"
 #include "models/make_model.h"
 #include "proof/repro.h"
 #include "proof/verdict_json.h"
 
 namespace assay::engine {
 namespace {
-
-constexpr int32_t kPageTokens = 64;
-constexpr int64_t kLogitsBytes = int64_t{64} << 20;  // of the logits of one step, at most
-constexpr int32_t kMinStepAdjustments = 1 << 16;     // so that many rows of a small vocabulary fit in a step
 
 Error bad_option(const std::string& option, const std::string& got, const std::string& wanted) {
   return Error{ErrorKind::kInvalidArgument, "impossible option", option, got, wanted, ""};
@@ -110,35 +107,13 @@ class Loader {
     parts_.selector = std::make_unique<ops::Selector>();
     for (const auto& [op, row] : options_.forced_rows) ASSAY_TRY(parts_.selector->force(op, row));
     if (options_.load_format == LoadFormat::kDummy) return bind_dummy();
-    ASSAY_TRY(copy_checkpoint());
+    ASSAY_ASSIGN(parts_.checkpoint_copies,
+                 copy_into_memory(*parts_.checkpoint, *parts_.device, options_.memory_utilization));
     ASSAY_ASSIGN(checkpoint::QuantisationHints hints, checkpoint::load_quantisation_hints(options_.model_directory));
     checkpoint::CheckpointBinder binder(*parts_.checkpoint, std::move(hints));
-    return bind(binder);
-  }
-
-  // Rows of a CPU that read weights as they are in the file stream them once a step: from huge pages that is faster
-  // than from the mapped file's scattered ones (base/huge_pages.h). A checkpoint that would take more than half of the
-  // memory stays mapped, so that the system can take its pages back.
-  Result<void> copy_checkpoint() {
-    checkpoint::Checkpoint& files = *parts_.checkpoint;
-    const device::DeviceCaps& caps = parts_.device->caps();
-    if (caps.backend != device::Backend::kCpu) return {};
-    const double most = static_cast<double>(caps.memory_bytes) * options_.memory_utilization / 2;
-    if (static_cast<double>(files.total_bytes()) > most) return {};
-    for (size_t file = 0; file < files.files(); ++file) {
-      const ConstBytes mapping = files.mapping(file);
-      ASSAY_ASSIGN(device::Buffer copy, parts_.device->allocate(mapping.size()));
-      std::memcpy(copy.data(), mapping.data(), mapping.size());
-      files.move_to(file, static_cast<const std::byte*>(copy.data()));
-      parts_.checkpoint_copies.push_back(std::move(copy));
-    }
+    ASSAY_TRY(bind(binder));
+    for (const std::string& note : binder.notes()) say(note);
     return {};
-  }
-
-  int64_t copied_bytes() const {
-    int64_t bytes = 0;
-    for (const device::Buffer& copy : parts_.checkpoint_copies) bytes += static_cast<int64_t>(copy.bytes());
-    return bytes;
   }
 
   Result<void> bind_dummy() {
@@ -161,117 +136,10 @@ class Loader {
     return {};
   }
 
-  // Sizes of everything, made to fit; nothing is allocated yet.
   Result<void> size() {
-    EngineLimits& limits = parts_.limits;
-    const models::StateShape& shape = parts_.model->state_shape();
-    limits.vocab_size = static_cast<int32_t>(parts_.config.vocab_size);
-    limits.max_step_tokens = options_.max_step_tokens;
-    limits.max_step_adjustments = std::max(limits.vocab_size, kMinStepAdjustments);
-    limits.page_tokens = kPageTokens;
-    // Where the device runs ahead, the host prepares a step while another runs.
-    limits.max_in_flight = parts_.link->runs_ahead() ? 2 : 1;
-    limits.context_tokens = static_cast<int32_t>(parts_.config.max_positions);
-    if (options_.context_tokens > 0) limits.context_tokens = options_.context_tokens;
-    set_sequences(options_.max_sequences);
-    ASSAY_ASSIGN(const PackingList weights, packing_list());
-    const StepBytes step = step_bytes();
-    const MemoryWishes wishes{.memory_bytes = static_cast<int64_t>(parts_.device->caps().memory_bytes),
-                              .utilization = options_.memory_utilization,
-                              .kv_cache_bytes = options_.kv_cache_bytes,
-                              .context_tokens = limits.context_tokens,
-                              .context_chosen = options_.context_tokens > 0,
-                              .sequences = options_.max_sequences};
-    const MemoryCosts costs{.fixed_bytes = copied_bytes() + weights.bytes() + step.total(),
-                            .page_bytes = models_page_bytes(shape),
-                            .page_tokens = kPageTokens,
-                            .slots_per_sequence = 1 + limits.max_in_flight,
-                            .slot_bytes = StateMemory::slot_bytes(shape, options_.compute)};
-    ASSAY_ASSIGN(MemoryFit fit, fit_memory(wishes, costs));
-    set_sequences(fit.sequences);
-    limits.context_tokens = fit.context_tokens;
-    limits.page_count = fit.page_count;
-    limits.state_slots = fit.state_slots;
-    Ledger& ledger = parts_.summary.ledger;
-    ledger.allowed_bytes = static_cast<int64_t>(static_cast<double>(wishes.memory_bytes) * wishes.utilization);
-    ledger.allowed_detail = fmt::format("{:.0f}% of {:.1f} GB of {}", 100 * wishes.utilization,
-                                        static_cast<double>(wishes.memory_bytes) / 1e9,
-                                        parts_.device->caps().backend == device::Backend::kCpu ? "RAM" : "GPU memory");
-    ledger.changes = std::move(fit.changes);
-    write_ledger(weights);
-    for (const std::string& line : ledger.table()) say(line);
+    ASSAY_TRY(size_parts(parts_, options_));
+    for (const std::string& line : parts_.summary.ledger.table()) say(line);
     return {};
-  }
-
-  void set_sequences(int32_t sequences) {
-    EngineLimits& limits = parts_.limits;
-    limits.max_step_rows = std::min(sequences, options_.max_step_tokens);
-    const int64_t logit_rows = kLogitsBytes / (parts_.config.vocab_size * static_cast<int64_t>(sizeof(float)));
-    limits.max_step_outputs = static_cast<int32_t>(
-        std::clamp<int64_t>(logit_rows, limits.max_step_rows, std::max(limits.max_step_tokens, limits.max_step_rows)));
-  }
-
-  // The weights of the rows that are chosen as things stand, in their layouts.
-  Result<PackingList> packing_list() {
-    PackingList list(*parts_.weights);
-    ops::Selector dry = *parts_.selector;  // what is asked here is no choice yet
-    ops::MakeContext context{parts_.device->caps(), list, dry};
-    ASSAY_ASSIGN([[maybe_unused]] const auto forward, parts_.model->plan(bucket(), context));
-    return list;
-  }
-
-  StepBytes step_bytes() const {
-    const EngineLimits& limits = parts_.limits;
-    ops::Selector dry = *parts_.selector;
-    ops::MakeContext context{parts_.device->caps(), *parts_.weights, dry};
-    const size_t workspace =
-        std::max({parts_.model->workspace_bytes(bucket(), context),
-                  dry.workspace_bytes<ops::SampleOp>(sample_desc(), bucket(), context), size_t{256}});
-    const int64_t outputs = limits.max_step_outputs;
-    StepBytes bytes;
-    bytes.workspace = static_cast<int64_t>(workspace);
-    bytes.logits = outputs * limits.vocab_size * static_cast<int64_t>(sizeof(float));
-    bytes.sampling = outputs * static_cast<int64_t>(sizeof(ops::SampleParams) + sizeof(ops::SampleResult)) +
-                     limits.max_step_adjustments * static_cast<int64_t>(sizeof(ops::LogitAdjustment));
-    bytes.arrays = StepArrays::bytes(limits) + sentinel_bytes();
-    return bytes;
-  }
-
-  int64_t sentinel_bytes() const {
-    return static_cast<int64_t>((parts_.model->state_shape().layers.size() + 1) * sizeof(uint32_t));
-  }
-
-  void write_ledger(const PackingList& weights) {
-    const EngineLimits& limits = parts_.limits;
-    const models::StateShape& shape = parts_.model->state_shape();
-    const StepBytes step = step_bytes();
-    std::vector<LedgerLine>& lines = parts_.summary.ledger.lines;
-    lines.clear();
-    if (parts_.checkpoint != nullptr) {
-      lines.push_back(
-          {"checkpoint", copied_bytes(),
-           parts_.checkpoint_copies.empty()
-               ? fmt::format("mapped: {:.1f} MB of files", static_cast<double>(parts_.checkpoint->total_bytes()) / 1e6)
-               : "its files, in memory"});
-    }
-    for (const PackingList::Total& total : weights.totals()) {
-      lines.push_back(
-          {fmt::format("weights as {}", total.layout), total.bytes, fmt::format("{} matrices", total.weights)});
-    }
-    lines.push_back({"KV cache", models_page_bytes(shape) * limits.page_count,
-                     fmt::format("{} pages of {} tokens: {} tokens, {} a request at most", limits.page_count,
-                                 kPageTokens, int64_t{limits.page_count} * kPageTokens, limits.context_tokens)});
-    lines.push_back(
-        {"recurrent state", StateMemory::slot_bytes(shape, options_.compute) * limits.state_slots,
-         fmt::format("{} slots, {} for each request that runs", limits.state_slots, 1 + limits.max_in_flight)});
-    lines.push_back({"workspace of a step", step.workspace, fmt::format("{} tokens", limits.max_step_tokens)});
-    lines.push_back({"logits", step.logits, fmt::format("{} rows", limits.max_step_outputs)});
-    lines.push_back({"sampling", step.sampling, ""});
-    lines.push_back({"ids, positions, page tables", step.arrays, ""});
-  }
-
-  int64_t models_page_bytes(const models::StateShape& shape) const {
-    return StateMemory::page_bytes(shape, kPageTokens, options_.compute);
   }
 
   // What the model will ask of which ops, without making a plan.
@@ -281,7 +149,8 @@ class Loader {
     dry.collect_into(&instances);
     ops::MakeContext context{parts_.device->caps(), *parts_.weights, dry};
     ASSAY_ASSIGN([[maybe_unused]] const auto forward, parts_.model->plan(bucket(), context));
-    ASSAY_ASSIGN([[maybe_unused]] const auto sample, dry.plan<ops::SampleOp>(sample_desc(), bucket(), {}, context));
+    ASSAY_ASSIGN([[maybe_unused]] const auto sample,
+                 dry.plan<ops::SampleOp>(sample_desc(parts_, options_), bucket(), {}, context));
     return instances;
   }
 
@@ -417,24 +286,18 @@ class Loader {
     std::optional<EngineProbe> probe_;
   };
 
-  ops::Bucket bucket() const {
-    const EngineLimits& limits = parts_.limits;
-    return {limits.max_step_tokens, limits.max_step_rows, limits.max_step_outputs};
-  }
-  ops::SampleDesc sample_desc() const {
-    const auto vocab = static_cast<int32_t>(parts_.config.vocab_size);
-    return {.vocab = vocab, .real_vocab = options_.real_vocab > 0 ? std::min(options_.real_vocab, vocab) : vocab};
-  }
+  ops::Bucket bucket() const { return largest_bucket(parts_.limits); }
 
   Result<void> make_plans() {
     // The proof has packed weights for rows that were not chosen, and may have chosen other rows than the first.
-    ASSAY_ASSIGN(const PackingList weights, packing_list());
+    ASSAY_ASSIGN(const PackingList weights, packing_list(parts_, options_));
     parts_.weights->keep_only(weights);
-    write_ledger(weights);
+    write_ledger(parts_, options_, weights);
     ops::MakeContext context{parts_.device->caps(), *parts_.weights, *parts_.selector};
     parts_.selector->set_observer(parts_.observer);
     ASSAY_ASSIGN(parts_.forward, parts_.model->plan(bucket(), context));
-    ASSAY_ASSIGN(parts_.sample, parts_.selector->plan<ops::SampleOp>(sample_desc(), bucket(), {}, context));
+    ASSAY_ASSIGN(parts_.sample,
+                 parts_.selector->plan<ops::SampleOp>(sample_desc(parts_, options_), bucket(), {}, context));
     say(fmt::format("weights packed: {:.1f} MB", static_cast<double>(parts_.weights->packed_bytes()) / 1e6));
     return {};
   }
@@ -443,7 +306,7 @@ class Loader {
     const EngineLimits& limits = parts_.limits;
     device::Device& device = *parts_.device;
     const auto outputs = static_cast<size_t>(limits.max_step_outputs);
-    const StepBytes step = step_bytes();
+    const StepBytes step = step_bytes(parts_, options_);
     ASSAY_ASSIGN(parts_.workspace, device.allocate(static_cast<size_t>(step.workspace)));
     ASSAY_ASSIGN(parts_.state,
                  StateMemory::make(device, parts_.model->state_shape(),
@@ -454,20 +317,19 @@ class Loader {
     ASSAY_ASSIGN(parts_.sample_results, device.allocate(outputs * sizeof(ops::SampleResult)));
     const auto adjustments = static_cast<size_t>(limits.max_step_adjustments);
     ASSAY_ASSIGN(parts_.sample_adjustments, device.allocate(adjustments * sizeof(ops::LogitAdjustment)));
-    ASSAY_ASSIGN(parts_.sentinel, device.allocate(static_cast<size_t>(sentinel_bytes())));
+    ASSAY_ASSIGN(parts_.sentinel, device.allocate(static_cast<size_t>(sentinel_bytes(parts_))));
     return {};
   }
 
   void summarise() {
     ModelSummary& summary = parts_.summary;
-    const models::StateShape& shape = parts_.model->state_shape();
     summary.architecture = parts_.config.model_type;
     summary.parameters = parts_.weights->parameters();
     summary.checkpoint_bytes =
         static_cast<int64_t>(parts_.checkpoint ? parts_.checkpoint->total_bytes() : parts_.dummy.bytes());
     summary.packed_bytes = static_cast<int64_t>(parts_.weights->packed_bytes());
-    summary.kv_bytes = models_page_bytes(shape) * parts_.limits.page_count;
-    summary.state_bytes = StateMemory::slot_bytes(shape, options_.compute) * parts_.limits.state_slots;
+    summary.kv_bytes = page_bytes(parts_, options_) * parts_.limits.page_count;
+    summary.state_bytes = slot_bytes(parts_, options_) * parts_.limits.state_slots;
     summary.workspace_bytes = static_cast<int64_t>(parts_.workspace.bytes() + parts_.logits.bytes());
     summary.device = parts_.device->caps().name;
     summary.threads = parts_.device->caps().multiprocessors;

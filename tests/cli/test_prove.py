@@ -19,7 +19,7 @@ def proof(assay, tmp_path_factory):
     """A first run: what it printed and where it kept its evidence."""
     directory = tmp_path_factory.mktemp("receipts")
     done = assay.run("prove", assay.pocket, "--json", "--explain", "--receipt-dir", directory, "--export",
-                     directory / "export.json")
+                     directory / "export.json", "--log-level", "info")
     assert done.returncode == 0, done.stderr
     return {"directory": directory, "text": done.stdout, "report": json.loads(done.stdout), "stderr": done.stderr}
 
@@ -39,6 +39,11 @@ def test_the_object_keeps_to_its_schema(proof):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**proof["report"], **broken}, SCHEMA)
     assert proof["text"] == (proof["directory"] / "export.json").read_text()
+
+
+def test_the_checkpoint_is_told_of_once(proof):
+    """The proof makes more models of it than one."""
+    assert proof["stderr"].count("of mtp.*: the draft head") == 1
 
 
 def test_every_chosen_row_is_proven_and_the_fastest(proof):
