@@ -12,19 +12,9 @@
 
 #include "backend/cpu/limits.h"
 #include "base/clock.h"
-#include "ops/attention/attention.h"
-#include "ops/conv_gates/conv_gates.h"
-#include "ops/embed/embed.h"
-#include "ops/experts/experts.h"
-#include "ops/gated_delta/gated_delta.h"
-#include "ops/linear/linear.h"
-#include "ops/qk_norm_rope/qk_norm_rope.h"
-#include "ops/rms_norm/rms_norm.h"
-#include "ops/router/router.h"
-#include "ops/sample/sample.h"
-#include "ops/silu_mul/silu_mul.h"
 #include "ops/testing.h"
 #include "ops/testing_batch.h"
+#include "ops/work.h"
 
 namespace assay::ops {
 namespace {
@@ -42,11 +32,11 @@ constexpr int32_t kExperts = 16;
 constexpr int32_t kTopK = 4;
 constexpr int64_t kVocab = 3072;
 
-// What one call has to move and to compute: weights, state and activations once each; a multiply-add is two FLOPs.
-struct Work {
-  double bytes = 0;
-  double flops = 0;
-};
+// Args point to this process's memory.
+std::vector<int32_t> read_host(const void* data, int64_t count) {
+  const auto* values = static_cast<const int32_t*>(data);
+  return {values, values + count};
+}
 
 struct Timing {
   std::string op, desc, row;
@@ -67,8 +57,9 @@ class Report {
   // Times every row of Op that can run the Desc; rows end with the reference.
   template <class Op>
   void measure(Cpu& cpu, const typename Op::Desc& desc, const typename Op::Weights& weights,
-               const typename Op::Args& args, int32_t tokens, const Work& work) {
+               const typename Op::Args& args, int32_t tokens) {
     const size_t first = timings_.size();
+    const Work work = ops::work(desc, args, read_host);
     for (const Impl<Op>& impl : Op::impls()) {
       if (impl.backend != device::Backend::kCpu || impl.can_run(desc, cpu.device().caps())) continue;
       const auto ready = cpu.prepare<Op>(impl.name, desc, {tokens, 1}, weights);
@@ -128,13 +119,6 @@ Tensor normal(Random& random, DType dtype, int64_t rows, int64_t cols) {
   return std::move(Tensor(dtype, rows, cols, 0).fill_normal(random));
 }
 
-double weight_bytes(WF format, int64_t rows, int64_t cols) {
-  const auto weights = static_cast<double>(rows * cols);
-  return format == WF::kNvfp4 ? weights * 9 / 16 : format == WF::kF32 ? weights * 4 : weights * 2;
-}
-
-double activation_bytes(int64_t elements) { return 2.0 * static_cast<double>(elements); }
-
 TokenCounts counts(int32_t tokens) { return {0, tokens, nullptr}; }
 
 void linear(Report& report, int32_t tokens) {
@@ -153,10 +137,7 @@ void linear(Report& report, int32_t tokens) {
     const WeightId id = cpu.weights().add(testing::random_matrix(random, shape.format, shape.n, shape.k));
     const Tensor x = normal(random, kActivation, tokens, shape.k);
     Tensor y(kActivation, tokens, shape.n);
-    report.measure<LinearOp>(
-        cpu, desc, {id}, {counts(tokens), x.view(), {}, y.view()}, tokens,
-        {weight_bytes(shape.format, shape.n, shape.k) + activation_bytes(tokens * (shape.n + shape.k)),
-         2.0 * static_cast<double>(tokens * shape.n * shape.k)});
+    report.measure<LinearOp>(cpu, desc, {id}, {counts(tokens), x.view(), {}, y.view()}, tokens);
   }
 }
 
@@ -167,7 +148,7 @@ void embed(Report& report, int32_t tokens) {
   Tensor ids(DType::kI32, tokens, 1, 0), y(kActivation, tokens, kHidden);
   ids.fill([&](int64_t, int64_t) { return static_cast<float>(random.below(kVocab)); });
   report.measure<EmbedOp>(cpu, {kVocab, kHidden, WF::kBf16, kActivation}, {id}, {counts(tokens), ids.view(), y.view()},
-                          tokens, {2 * activation_bytes(tokens * kHidden), 0});
+                          tokens);
 }
 
 void rms_norm(Report& report, int32_t tokens) {
@@ -179,8 +160,7 @@ void rms_norm(Report& report, int32_t tokens) {
     const Tensor x = normal(random, kActivation, tokens, desc.width * desc.groups);
     const Tensor z = normal(random, kActivation, tokens, desc.width * desc.groups);
     Tensor y(kActivation, tokens, desc.width * desc.groups);
-    report.measure<RmsNormOp>(cpu, desc, {id}, {counts(tokens), x.view(), z.view(), y.view()}, tokens,
-                              {activation_bytes((desc.kind == NormKind::kGated ? 3 : 2) * x.cols() * tokens), 0});
+    report.measure<RmsNormOp>(cpu, desc, {id}, {counts(tokens), x.view(), z.view(), y.view()}, tokens);
   }
 }
 
@@ -189,8 +169,7 @@ void silu_mul(Report& report, int32_t tokens) {
   Cpu cpu;
   const Tensor gate_up = normal(random, kActivation, tokens, 2 * kIntermediate);
   Tensor y(kActivation, tokens, kIntermediate);
-  report.measure<SiluMulOp>(cpu, {kIntermediate, kActivation}, {}, {counts(tokens), gate_up.view(), y.view()}, tokens,
-                            {activation_bytes(3 * kIntermediate * tokens), 0});
+  report.measure<SiluMulOp>(cpu, {kIntermediate, kActivation}, {}, {counts(tokens), gate_up.view(), y.view()}, tokens);
 }
 
 void router(Report& report, int32_t tokens) {
@@ -202,9 +181,7 @@ void router(Report& report, int32_t tokens) {
   const Tensor x = normal(random, kActivation, tokens, kHidden);
   Tensor ids(DType::kI32, tokens, kTopK), weights(DType::kF32, tokens, kTopK), scale(DType::kF32, tokens, 1);
   report.measure<RouterOp>(cpu, desc, {gate, shared},
-                           {counts(tokens), x.view(), {}, ids.view(), weights.view(), scale.view(), {}}, tokens,
-                           {weight_bytes(WF::kBf16, kExperts + 1, kHidden) + activation_bytes(tokens * kHidden),
-                            2.0 * static_cast<double>(tokens * (kExperts + 1) * kHidden)});
+                           {counts(tokens), x.view(), {}, ids.view(), weights.view(), scale.view(), {}}, tokens);
 }
 
 void experts(Report& report, int32_t tokens) {
@@ -228,10 +205,8 @@ void experts(Report& report, int32_t tokens) {
     Tensor y(kActivation, tokens, kHidden);
     report.measure<ExpertsOp>(
         cpu, desc, {id},
-        {counts(tokens), x.view(), ids.view(), weights.view(), shared.view(), scale.view(), x.view(), y.view()}, tokens,
-        {std::min(kExperts, tokens * kTopK) * weight_bytes(format, 3 * kIntermediate, kHidden) +
-             activation_bytes(4 * tokens * kHidden),
-         2.0 * static_cast<double>(tokens * kTopK * 3 * kIntermediate * kHidden)});
+        {counts(tokens), x.view(), ids.view(), weights.view(), shared.view(), scale.view(), x.view(), y.view()},
+        tokens);
   }
 }
 
@@ -263,8 +238,7 @@ void qk_norm_rope(Report& report, int32_t tokens) {
   const testing::TestBatch batch = one_sequence(tokens, cache.pages_for(kContext));
   const Tensor qkv = normal(random, kActivation, tokens, (2 * kHeads + 2 * kKvHeads) * kHeadDim);
   Tensor q(kActivation, tokens, kHeads * kHeadDim);
-  report.measure<QkNormRopeOp>(cpu, desc, {q_norm, k_norm}, {batch.view(), qkv.view(), q.view(), cache.view()}, tokens,
-                               {activation_bytes(2 * qkv.cols() * tokens), 0});
+  report.measure<QkNormRopeOp>(cpu, desc, {q_norm, k_norm}, {batch.view(), qkv.view(), q.view(), cache.view()}, tokens);
 }
 
 void attention(Report& report, int32_t tokens) {
@@ -277,9 +251,7 @@ void attention(Report& report, int32_t tokens) {
   const Tensor gate = normal(random, kActivation, tokens, kHeads * kHeadDim);
   Tensor out(kActivation, tokens, kHeads * kHeadDim);
   report.measure<AttentionOp>(cpu, desc, {},
-                              {batch.view(), q.view(), gate.view(), kHeadDim, cache.view(), out.view(), {}}, tokens,
-                              {activation_bytes(2 * kContext * kKvHeads * kHeadDim + 3 * tokens * q.cols()),
-                               4.0 * kHeads * kHeadDim * tokens * (kContext - (tokens - 1) / 2.0)});
+                              {batch.view(), q.view(), gate.view(), kHeadDim, cache.view(), out.view(), {}}, tokens);
 }
 
 void conv_gates(Report& report, int32_t tokens) {
@@ -301,7 +273,7 @@ void conv_gates(Report& report, int32_t tokens) {
   report.measure<ConvGatesOp>(
       cpu, desc, {conv, a_log, dt_bias},
       {batch.view(), qkv.view(), a.view(), b.view(), state.view(), q.view(), k.view(), v.view(), g.view(), beta.view()},
-      tokens, {activation_bytes(tokens * 2 * desc.channels()), 0});
+      tokens);
 }
 
 void gated_delta(Report& report, int32_t tokens) {
@@ -322,7 +294,7 @@ void gated_delta(Report& report, int32_t tokens) {
   Tensor out(kActivation, tokens, kValueHeads * kStateDim);
   report.measure<GatedDeltaOp>(
       cpu, desc, {}, {batch.view(), q.view(), k.view(), v.view(), g.view(), beta.view(), state.view(), out.view()},
-      tokens, {8.0 * kValueHeads * kStateDim * kStateDim, 7.0 * tokens * kValueHeads * kStateDim * kStateDim});
+      tokens);
 }
 
 void sample(Report& report, int32_t tokens) {
@@ -339,8 +311,7 @@ void sample(Report& report, int32_t tokens) {
   args.logits = logits.view();
   args.params = all.data();
   args.results = results.data();
-  report.measure<SampleOp>(cpu, {static_cast<int32_t>(kVocab), static_cast<int32_t>(kVocab) - 16}, {}, args, tokens,
-                           {8.0 * static_cast<double>(tokens * kVocab), 0});
+  report.measure<SampleOp>(cpu, {static_cast<int32_t>(kVocab), static_cast<int32_t>(kVocab) - 16}, {}, args, tokens);
 }
 
 // One line per part op; an op that keeps state or a cache makes it in its function.
