@@ -183,7 +183,7 @@ Command add_bench(CLI::App& parent) {
   add_option(*app, "--plot", options->plot, "Time the ops, and draw them below the limits into this SVG file");
   add_flag(*app, "--json", options->json,
            "Print one object: prefill_tokens_per_s, decode_tokens_per_s (of the first --context and --batch), threads, "
-           "machine, and all that was measured");
+           "machine, memory (the ledger), and all that was measured");
   return {app, [options, app, limits] { return limits.app->parsed() ? limits.run() : run(*options, *app); }};
 }
 

@@ -80,6 +80,17 @@ Json table_json(const BenchReport& report, const OpTable& table) {
           {"rows", std::move(rows)}};
 }
 
+Json ledger_json(const engine::Ledger& ledger) {
+  Json lines = Json::array();
+  for (const engine::LedgerLine& line : ledger.lines) {
+    lines.push_back({{"what", line.what}, {"bytes", line.bytes}, {"detail", line.detail}});
+  }
+  return {{"bytes", ledger.total()},
+          {"allowed_bytes", ledger.allowed_bytes},
+          {"lines", std::move(lines)},
+          {"changes", ledger.changes}};
+}
+
 }  // namespace
 
 std::string report_text(const BenchReport& report) {
@@ -117,6 +128,7 @@ std::string report_json(const BenchReport& report) {
            {"threads", report.model.threads},
            {"machine", report.model.device},
            {"layers", report.layers},
+           {"memory", ledger_json(report.model.ledger)},
            {"decode_tokens", report.decode_tokens},
            {"repeats", report.repeats},
            {"prefill", std::move(prefill)},

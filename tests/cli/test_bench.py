@@ -10,6 +10,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 QUICK = ["--repeats", 1, "--decode-tokens", 3]
 
 
+@pytest.fixture(scope="module")
+def config(assay):
+    return json.loads((pathlib.Path(assay.pocket) / "config.json").read_text())
+
+
 def test_default_fields(assay):
     out = assay.json("bench", assay.pocket, "--context", 64, "--threads", 1, *QUICK)
     assert out["prefill_tokens_per_s"] == out["prefill"][0]["tokens_per_s"] > 0
@@ -23,6 +28,17 @@ def test_sweeps_over_contexts_and_batches(assay):
     assert [(point["context"], point["batch"]) for point in out["decode"]] == [(c, b) for c in (1, 64, 600) for b in (3, 1)]
     for point in out["decode"]:
         assert abs(point["tokens_per_s"] * point["step_us"] / 1e6 / point["batch"] - 1) < 1e-9
+
+
+def test_memory_ledger(assay, config):
+    memory = assay.json("bench", assay.pocket, "--context", "64,130", "--batch", 2, *QUICK)["memory"]
+    lines = {line["what"]: line for line in memory["lines"]}
+    assert memory["bytes"] == sum(line["bytes"] for line in memory["lines"]) <= memory["allowed_bytes"]
+    page = 2 * 2 * 64 * config["num_key_value_heads"] * config["head_dim"] * config["layer_types"].count("full_attention")
+    assert lines["KV cache"]["bytes"] == 2 * 3 * page  # two sequences of 130 and a few tokens, in pages of 64
+    assert lines["KV cache"]["detail"].startswith("6 pages")
+    assert lines["recurrent state"]["bytes"] > 0 and lines["logits"]["bytes"] % (4 * config["vocab_size"]) == 0
+    assert memory["changes"] == []
 
 
 def test_table_and_progress(assay):
@@ -42,11 +58,6 @@ def test_wrong_values_are_2(assay, arguments, words):
     done = assay.run("bench", assay.pocket, *QUICK, *arguments)
     assert done.returncode == 2
     assert words in done.stderr and not done.stdout
-
-
-@pytest.fixture(scope="module")
-def config(assay):
-    return json.loads((pathlib.Path(assay.pocket) / "config.json").read_text())
 
 
 def test_op_tables(assay, config):
