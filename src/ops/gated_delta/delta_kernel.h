@@ -1,6 +1,6 @@
-// One token of the delta rule for a strip of value columns: what an instruction set brings to the CPU rows of
-// gated_delta. For each column: m = sum of S[i] k[i], i rising; d = beta (value - decay m); S'[i] = decay S[i] + k[i]
-// d; out = sum of S'[i] q[i], i rising. In the kernels of this header every sum takes a fused multiplication: S'[i] =
+// Tokens of the delta rule for a strip of value columns: what an instruction set brings to the CPU rows of gated_delta.
+// For each token and column: m = sum of S[i] k[i], i rising; d = beta (value - decay m); S'[i] = decay S[i] + k[i] d;
+// out = sum of S'[i] q[i], i rising. In the kernels of delta_kernels.h every sum takes a fused multiplication: S'[i] =
 // fma(k[i], d, decay S[i]).
 #pragma once
 
@@ -8,25 +8,30 @@
 
 namespace assay::ops {
 
-struct DeltaStep {
-  const float* q;      // [key_dim]
-  const float* k;      // [key_dim]
-  const float* value;  // [columns]
-  float decay;
-  float beta;
+struct DeltaRun {
+  int32_t tokens;  // at least one
   int32_t key_dim;
   int32_t columns;
-  const float* from;  // S: row i at from + i * from_stride
+  const float* q;  // token t: q + t * q_stride, [key_dim]
+  int64_t q_stride;
+  const float* k;  // token t: k + t * k_stride
+  int64_t k_stride;
+  const float* value;  // token t: value + t * columns
+  const float* decay;  // [tokens]
+  const float* beta;   // [tokens]
+  const float* from;   // S: row i at from + i * from_stride
   int64_t from_stride;
-  float* to;  // S', may be S
+  float* to;  // S' after the last token; may be S
   int64_t to_stride;
-  float* out;  // [columns]
+  float* between;  // [key_dim, columns]: S' after the others; may be S or S'
+  float* out;      // token t: out + t * columns
 };
 
-using DeltaFunction = void (*)(const DeltaStep&);
+// Whether all of the S' that is left is finite.
+using DeltaFunction = bool (*)(const DeltaRun&);
 
-void delta_step_portable(const DeltaStep& step);  // not fused
-void delta_step_avx2(const DeltaStep& step);
-void delta_step_avx512(const DeltaStep& step);
+bool delta_run_portable(const DeltaRun& run);  // not fused
+bool delta_run_avx2(const DeltaRun& run);
+bool delta_run_avx512(const DeltaRun& run);
 
 }  // namespace assay::ops

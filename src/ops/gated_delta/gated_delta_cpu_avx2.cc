@@ -1,4 +1,4 @@
-// gated_delta with the fused step of delta_kernels_avx2.cc.
+// gated_delta with the fused rule of delta_kernels_avx2.cc.
 #include "ops/gated_delta/gated_delta_cpu_strips.h"
 
 namespace assay::ops {
@@ -9,7 +9,8 @@ struct Avx2 {
   static constexpr std::string_view kOrder = "gated_delta: token by token, keys rising, decay after the sum, fused";
   static constexpr const char* kMissing = "the CPU has no AVX2 with FMA and F16C";
   static bool has(const device::CpuFeatures& cpu) { return cpu.avx2; }
-  static void step(const DeltaStep& step) { delta_step_avx2(step); }
+  static constexpr int32_t kStrip = 32;
+  static bool run(const DeltaRun& run) { return delta_run_avx2(run); }
 };
 
 }  // namespace

@@ -11,9 +11,24 @@ inline void load(const float* from, F4& value) { value = cpu::load4(from); }
 inline void store(float* to, float value) { *to = value; }
 inline void store(float* to, F4 value) { cpu::store4(to, value); }
 
-// One token for N registers of columns: V is F4 or, for the columns beyond a multiple of four, float.
+// One token.
+struct Step {
+  const float* q;
+  const float* k;
+  const float* value;
+  float decay;
+  float beta;
+  int32_t key_dim;
+  const float* from;
+  int64_t from_stride;
+  float* to;
+  int64_t to_stride;
+  float* out;
+};
+
+// N registers of columns: V is F4 or, for the columns beyond a multiple of four, float.
 template <class V, int N>
-void columns(const DeltaStep& step, int32_t column) {
+void columns(const Step& step, int32_t column) {
   const float* from = step.from + column;
   float* to = step.to + column;
   constexpr int kWidth = sizeof(V) / sizeof(float);
@@ -50,11 +65,33 @@ void columns(const DeltaStep& step, int32_t column) {
 
 }  // namespace
 
-void delta_step_portable(const DeltaStep& step) {
-  int32_t column = 0;
-  for (; column + 16 <= step.columns; column += 16) columns<F4, 4>(step, column);
-  for (; column + 4 <= step.columns; column += 4) columns<F4, 1>(step, column);
-  for (; column < step.columns; ++column) columns<float, 1>(step, column);
+bool delta_run_portable(const DeltaRun& run) {
+  Step step;
+  step.key_dim = run.key_dim;
+  step.from = run.from;
+  step.from_stride = run.from_stride;
+  for (int32_t t = 0; t < run.tokens; ++t) {
+    const bool last = t + 1 == run.tokens;
+    step.q = run.q + t * run.q_stride;
+    step.k = run.k + t * run.k_stride;
+    step.value = run.value + int64_t{t} * run.columns;
+    step.decay = run.decay[t];
+    step.beta = run.beta[t];
+    step.to = last ? run.to : run.between;
+    step.to_stride = last ? run.to_stride : run.columns;
+    step.out = run.out + int64_t{t} * run.columns;
+    int32_t column = 0;
+    for (; column + 16 <= run.columns; column += 16) columns<F4, 4>(step, column);
+    for (; column + 4 <= run.columns; column += 4) columns<F4, 1>(step, column);
+    for (; column < run.columns; ++column) columns<float, 1>(step, column);
+    step.from = step.to;
+    step.from_stride = step.to_stride;
+  }
+  bool finite = true;
+  for (int32_t i = 0; i < run.key_dim; ++i) {
+    finite = !cpu::any_non_finite(run.to + i * run.to_stride, run.columns) && finite;
+  }
+  return finite;
 }
 
 namespace {
@@ -64,7 +101,8 @@ struct Portable {
   static constexpr std::string_view kOrder = "gated_delta: token by token, keys rising, decay after the sum";
   static constexpr const char* kMissing = "";
   static bool has(const device::CpuFeatures&) { return true; }
-  static void step(const DeltaStep& step) { delta_step_portable(step); }
+  static constexpr int32_t kStrip = 64;
+  static bool run(const DeltaRun& run) { return delta_run_portable(run); }
 };
 
 }  // namespace
