@@ -1,7 +1,10 @@
 #include "engine/load.h"
 
 #include <algorithm>
+#include <future>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "backend/host_link.h"
 #include "backend/make_device.h"
@@ -181,6 +184,16 @@ class Loader {
     certify_.progress = [this](const std::string& line) { say(line); };
     certify_.weight_memory_bytes = weight_memory_bytes();
     certify_.text = proof_text();
+    parameters_ = parts_.weights->parameters();
+    certify_.deeper = [this] { return reference_run().activations; };
+    // A device's own rows would be timed beside reference rows of the same device.
+    const bool whole = certify_.only_op.empty() && certify_.only_row.empty();
+    if (whole && device_->caps().backend == device::Backend::kCpu) {
+      certify_.contact.beside = [this] {
+        state_ahead();
+        reference_run();
+      };
+    }
     if (parts_.checkpoint) {
       const std::vector<proof::ManifestTensor> tensors = manifest_of(*parts_.checkpoint);
       ASSAY_TRY(check_tensors(*parts_.checkpoint, options_.proof, tensors, report));
@@ -238,11 +251,10 @@ class Loader {
       return {};
     }
     say("proving the whole model");
-    ReferenceEngine reference, exact;
-    ASSAY_TRY(reference.open(*this, engine, options_.compute));
-    if (options_.compute != DType::kF32) ASSAY_TRY(exact.open(*this, engine, DType::kF32));
-    report.model = proof::prove_model({&probe, reference.get(), exact.get()}, text);
-    if (reference.get() == nullptr)
+    const ReferenceRun& reference = reference_run();
+    ASSAY_TRY(reference.failure);
+    report.model = proof::prove_model(probe, reference.logits, text);
+    if (reference.logits.same.empty())
       report.notes.push_back("the model is too large to compare with reference rows as a whole");
     report.stages.push_back({"model", static_cast<double>(now_us() - start) / 1e3});
     receipt_.add(key, report.model);
@@ -258,33 +270,64 @@ class Loader {
                  "the same"};
   }
 
-  // The same model on reference rows, for short texts; none where that would take too long or too much memory.
-  class ReferenceEngine {
-   public:
-    Result<void> open(const Loader& loader, const LocalEngine& engine, DType compute) {
-      constexpr int64_t kMostParameters = 200'000'000;
-      if (engine.summary().parameters > kMostParameters) return {};
-      LoadOptions plain = loader.options_;
-      plain.proof = {};
-      plain.progress = {};
-      plain.compute = compute;
-      plain.context_tokens = 2 * kPageTokens;
-      plain.max_sequences = 2;
-      plain.max_step_tokens = kPrefillCut;
-      const device::Backend backend = loader.device_->caps().backend;
-      const bool host = backend == device::Backend::kCpu;
-      plain.forced_rows = {{"*", host ? "reference" : std::string(device::backend_name(backend)) + "_reference"}};
-      Loader own(plain);
-      ASSAY_ASSIGN(engine_, own.load());
-      probe_.emplace(*engine_);
-      return {};
-    }
-    proof::ModelProbe* get() { return probe_ ? &*probe_ : nullptr; }
-
-   private:
-    std::unique_ptr<LocalEngine> engine_;
-    std::optional<EngineProbe> probe_;
+  // A short text through the same model on reference rows. Empty where that would take too long.
+  struct ReferenceRun {
+    proof::ReferenceLogits logits;
+    std::vector<std::vector<double>> activations;
+    Result<void> failure;
   };
+
+  // Made once, by whoever asks first.
+  const ReferenceRun& reference_run() {
+    constexpr int64_t kMostParameters = 200'000'000;
+    std::call_once(reference_made_, [&] {
+      if (parameters_ > kMostParameters) return;
+      std::vector<std::vector<double>> unused;
+      auto exact = std::async(std::launch::async, [&]() -> Result<std::vector<float>> {
+        if (options_.compute == DType::kF32) return std::vector<float>();
+        return reference_logits(DType::kF32, unused);
+      });
+      Result<std::vector<float>> same = reference_logits(options_.compute, reference_.activations);
+      Result<std::vector<float>> in_f32 = exact.get();
+      for (const auto* result : {&same, &in_f32}) {
+        if (!result->ok()) reference_.failure = result->error();
+      }
+      if (reference_.failure.ok()) reference_.logits = {std::move(same).value(), std::move(in_f32).value()};
+    });
+    return reference_;
+  }
+
+  Result<std::vector<float>> reference_logits(DType compute, std::vector<std::vector<double>>& activations) const {
+    constexpr size_t kTokens = 24;
+    LoadOptions plain = options_;
+    plain.proof = {};
+    plain.progress = {};
+    plain.compute = compute;
+    plain.context_tokens = 2 * kPageTokens;
+    plain.max_sequences = 2;
+    plain.max_step_tokens = kPrefillCut;
+    const device::Backend backend = device_->caps().backend;
+    const bool host = backend == device::Backend::kCpu;
+    plain.forced_rows = {{"*", host ? "reference" : std::string(device::backend_name(backend)) + "_reference"}};
+    Loader own(plain);
+    ASSAY_ASSIGN(const auto engine, own.load());
+    EngineProbe probe(*engine);
+    std::vector<float> logits = probe.logits(std::span(certify_.text).first(kTokens), proof::Arrangement::kWhole);
+    activations = probe.activations();
+    return logits;
+  }
+
+  // The state's memory costs a page fault a page: it is made beside the first contact where there is room for both.
+  void state_ahead() {
+    const Ledger& ledger = parts_.summary.ledger;
+    if (state_ || 2 * ledger.total() > ledger.allowed_bytes) return;
+    state_ = make_state();
+  }
+  Result<StateMemory> make_state() const {
+    const EngineLimits& limits = parts_.limits;
+    return StateMemory::make(*device_, parts_.model->state_shape(),
+                             {limits.page_tokens, limits.page_count, limits.state_slots}, options_.compute);
+  }
 
   ops::Bucket bucket() const { return largest_bucket(parts_.limits); }
 
@@ -308,9 +351,7 @@ class Loader {
     const auto outputs = static_cast<size_t>(limits.max_step_outputs);
     const StepBytes step = step_bytes(parts_, options_);
     ASSAY_ASSIGN(parts_.workspace, device.allocate(static_cast<size_t>(step.workspace)));
-    ASSAY_ASSIGN(parts_.state,
-                 StateMemory::make(device, parts_.model->state_shape(),
-                                   {limits.page_tokens, limits.page_count, limits.state_slots}, options_.compute));
+    ASSAY_ASSIGN(parts_.state, state_ ? *std::exchange(state_, std::nullopt) : make_state());
     ASSAY_ASSIGN(parts_.arrays, StepArrays::make(device, *parts_.link, limits));
     ASSAY_ASSIGN(parts_.logits, device.allocate(static_cast<size_t>(step.logits)));
     ASSAY_ASSIGN(parts_.sample_params, device.allocate(outputs * sizeof(ops::SampleParams)));
@@ -342,6 +383,10 @@ class Loader {
   proof::Receipt receipt_;
   uint64_t weights_hash_ = 0;  // of all tensors
   int64_t started_us_ = 0;
+  int64_t parameters_ = 0;
+  std::once_flag reference_made_;
+  ReferenceRun reference_;
+  std::optional<Result<StateMemory>> state_;  // made ahead
 };
 
 }  // namespace

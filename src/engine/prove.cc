@@ -1,10 +1,12 @@
 #include "engine/prove.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "base/hash.h"
 #include "engine/load.h"
+#include "numeric/bf16.h"
 
 namespace assay::engine {
 namespace {
@@ -14,10 +16,11 @@ constexpr int32_t kCompanyTokens = 17;
 // Names the rule by which seeds become tokens (ops/sample/sample_random.h): part of the fingerprint.
 constexpr std::string_view kSeedRule = "philox4x32-10, 53 bits, counter = index of the token";
 
-// Keeps the logits of one step; taps of an engine see host memory.
-class LogitsTap : public ops::Taps {
+// Keeps the logits of all steps, and one token of each layer; taps of an engine see host memory.
+class ProbeTap : public ops::Taps {
  public:
-  void record(std::string_view site, int, const ops::ConstView& value) override {
+  void record(std::string_view site, int layer, const ops::ConstView& value) override {
+    if (site == "layer") record_layer(layer, value);
     if (site != "logits") return;
     for (int64_t row = 0; row < value.rows; ++row) {
       const float* first = value.row<float>(row);
@@ -25,6 +28,23 @@ class LogitsTap : public ops::Taps {
     }
   }
   std::vector<float> logits;
+  std::vector<std::vector<double>> activations;
+
+ private:
+  void record_layer(int layer, const ops::ConstView& value) {
+    const int64_t token = (5 * int64_t{layer} + 2) % value.rows;
+    std::vector<double> row;
+    double squares = 0;
+    for (int64_t i = 0; i < value.cols; ++i) {
+      row.push_back(value.dtype == DType::kF32 ? value.row<float>(token)[i]
+                                               : numeric::bf16_to_float(value.row<numeric::Bf16>(token)[i]));
+      squares += row.back() * row.back();
+    }
+    if (!(squares > 0) || !std::isfinite(squares)) return;
+    const double factor = std::sqrt(static_cast<double>(row.size()) / squares);
+    for (double& element : row) element *= factor;
+    activations.insert(activations.begin(), std::move(row));
+  }
 };
 
 }  // namespace
@@ -97,7 +117,7 @@ std::vector<float> EngineProbe::logits(std::span<const int32_t> text, proof::Arr
       arrangement == proof::Arrangement::kBatched && (limits.state_slots == 0 || limits.state_slots >= 4);
   const int32_t fitting = std::min(limits.max_step_tokens, limits.max_step_outputs) / kPrefillCut * kPrefillCut;
   const int32_t piece_tokens = arrangement == proof::Arrangement::kWhole ? fitting : kPrefillCut;
-  LogitsTap tap;
+  ProbeTap tap;
   engine_.set_taps(&tap);
   Piece piece;
   for (int32_t first = 0; first < static_cast<int32_t>(text.size()); first += piece_tokens) {
@@ -110,6 +130,7 @@ std::vector<float> EngineProbe::logits(std::span<const int32_t> text, proof::Arr
   }
   engine_.set_taps(nullptr);
   poison();
+  activations_ = std::move(tap.activations);
   return std::move(tap.logits);
 }
 

@@ -42,6 +42,8 @@ class EngineProbe : public proof::ModelProbe {
   int32_t vocab() const override;
   int32_t most_tokens() const override;
   std::vector<float> logits(std::span<const int32_t> text, proof::Arrangement arrangement) override;
+  // What each layer left of one token in the last logits(), the last layer first, of root mean square 1.
+  const std::vector<std::vector<double>>& activations() const { return activations_; }
 
  private:
   struct Piece {
@@ -53,6 +55,7 @@ class EngineProbe : public proof::ModelProbe {
   LocalEngine& engine_;
   uint64_t step_ = 0;
   int32_t used_pages_ = 0;
+  std::vector<std::vector<double>> activations_;
 };
 
 }  // namespace assay::engine

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <numeric>
 #include <vector>
 
@@ -25,20 +26,27 @@ struct CaseBatch {
   int32_t stride = 0;
   int32_t page_count = 0;  // of the pool: more than are used, and those in no order
 
-  // The first `decode` sequences are decode rows. Slots: sequence s reads 2 s or, if fresh, nothing, and writes 2 s
-  // + 1.
-  CaseBatch(std::vector<CaseSequence> list, CaseRandom& random) : sequences(std::move(list)) {
+  // Slots: sequence s reads 2 s or, if fresh, nothing, and writes 2 s + 1. Pages: of sequences past 4,000 tokens the
+  // first 60 pages are `prefix_pages` of the pool in turn, the same of all of them, as where they share a prefix: pools
+  // stay small. No tile or stride of a row is a multiple of 13, so that a wrong page still is another page.
+  CaseBatch(std::vector<CaseSequence> list, CaseRandom& random, int32_t prefix_pages = 13)
+      : sequences(std::move(list)) {
     int32_t pages = 0;
     for (const CaseSequence& s : sequences) {
-      const int32_t used = (s.position + s.tokens + kCasePageTokens - 1) / kCasePageTokens;
-      stride = std::max(stride, used);
-      pages += used;
+      stride = std::max(stride, used_pages(s));
+      pages += used_pages(s) - shared_pages(s);
     }
-    page_count = pages + 3;
+    const bool shared = std::any_of(sequences.begin(), sequences.end(), [](const auto& s) { return shared_pages(s); });
+    page_count = pages + (shared ? prefix_pages : 0) + 3;
     std::vector<int32_t> order(static_cast<size_t>(page_count));
     std::iota(order.begin(), order.end(), 0);
     for (size_t i = order.size(); i > 1; --i) {
       std::swap(order[i - 1], order[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
+    }
+    std::vector<int32_t> prefix;
+    for (int32_t p = 0; shared && p < prefix_pages; ++p) {
+      prefix.push_back(order.back());
+      order.pop_back();
     }
     for (size_t s = 0; s < sequences.size(); ++s) {
       CaseSequence& sequence = sequences[s];
@@ -49,16 +57,24 @@ struct CaseBatch {
         sequence_of.push_back(static_cast<int32_t>(s));
       }
       query_start.push_back(static_cast<int32_t>(positions.size()));
-      const int32_t used = (sequence.position + sequence.tokens + kCasePageTokens - 1) / kCasePageTokens;
+      const int32_t used = used_pages(sequence);
       for (int32_t p = 0; p < stride; ++p) {
-        page_table.push_back(p < used ? order.back() : -1);
-        if (p < used) order.pop_back();
+        const bool own = p >= shared_pages(sequence) && p < used;
+        page_table.push_back(p >= used ? -1 : own ? order.back() : prefix[static_cast<size_t>(p % prefix_pages)]);
+        if (own) order.pop_back();
       }
       state_read.push_back(sequence.state_read);
       state_write.push_back(sequence.state_write);
     }
   }
 
+  static int32_t used_pages(const CaseSequence& s) {
+    return (s.position + s.tokens + kCasePageTokens - 1) / kCasePageTokens;
+  }
+  static int32_t shared_pages(const CaseSequence& s) {
+    constexpr int32_t kPrefix = 60;
+    return s.position >= 4000 ? kPrefix : 0;
+  }
   int32_t tokens() const { return static_cast<int32_t>(positions.size()); }
   int32_t slots() const { return 2 * static_cast<int32_t>(sequences.size()) + 1; }
   Bucket bucket() const { return {tokens(), static_cast<int32_t>(sequences.size()), tokens()}; }
@@ -86,29 +102,65 @@ struct CaseBatch {
   }
 };
 
+// What a batch holds, where an op has inputs of that kind.
+enum class CaseValues : uint8_t {
+  kUsual,
+  kNotFinite,   // of the last sequence, something that the sentinel must flag, or must not, by `variant`
+  kCancelling,  // little is left of two large terms
+  kVanishing,   // so small that an epsilon shows
+};
+
 // A batch to try: its sequences, of which the first `decode` are decode rows.
 struct CaseSteps {
   std::string name;
   std::vector<CaseSequence> sequences;
   int32_t decode = 0;
+  CaseValues values = CaseValues::kUsual;
+  int32_t variant = 0;
 };
 
 // Decode rows at page edges, prompts from the start and from a cut on, both together. Within the bucket.
-inline std::vector<CaseSteps> case_steps(const CaseContext& context, bool long_context) {
+// `unusual`: the kinds of values that the op has inputs of.
+inline std::vector<CaseSteps> case_steps(const CaseContext& context, bool long_context,
+                                         std::initializer_list<CaseValues> unusual) {
   const auto decode_at = [](std::initializer_list<int32_t> positions) {
     CaseSteps steps{fmt::format("decode of {}", positions.size()), {}, static_cast<int32_t>(positions.size())};
     for (int32_t position : positions) steps.sequences.push_back({position, 1});
     return steps;
   };
   std::vector<CaseSteps> all{decode_at({0}), decode_at({65}), {"prompt of 3", {{0, 3}}, 0}};
-  if (context.effort != Effort::kLight) {
+  const CaseSteps mixed{"decode and prompts", {{7, 1}, {190, 1}, {0, 7}, {128, 31}, {0, 1}}, 2};
+  if (context.effort == Effort::kWeights) {
+    all.push_back(mixed);
+  } else if (context.effort != Effort::kLight) {
     all.push_back({"prompt of 17", {{0, 17}}, 0});
     all.push_back(decode_at({1, 2, 62, 63, 64, 127, 128, 200}));
     all.push_back({"prompt of 65", {{0, 65}}, 0});
     all.push_back({"cut at 64", {{64, 33}}, 0});
-    all.push_back({"decode and prompts", {{7, 1}, {190, 1}, {0, 7}, {128, 31}, {0, 1}}, 2});
+    all.push_back(mixed);
     if (long_context) all.push_back({"past 4096", {{4095, 1}, {4096, 1}, {4230, 3}}, 2});
     all.push_back({"prompts of which two begin within a page", {{37, 40}, {100, 5}, {0, 257}}, 0});
+    all.push_back({"places of sequences that are not there", {{5, 1}, {64, 6}, {0, 0}, {0, 0}}, 1});
+    for (const CaseValues values : unusual) {
+      switch (values) {
+        case CaseValues::kUsual:
+          break;
+        case CaseValues::kNotFinite:
+          for (int32_t variant = 0; variant < 3; ++variant) {
+            all.push_back({fmt::format("not finite, {}", variant), {{3, 1}, {64, 2}, {0, 9}}, 1, values, variant});
+          }
+          break;
+        case CaseValues::kCancelling: {
+          CaseSteps steps{"accumulator", {}, 8, values};
+          for (int32_t s = 0; s < 8; ++s) steps.sequences.push_back({s % 2 == 0 ? 2 : 1, 1});
+          all.push_back(std::move(steps));
+          break;
+        }
+        case CaseValues::kVanishing:
+          all.push_back({"vanishing", {{0, 7}}, 0, values});
+          break;
+      }
+    }
   }
   if (context.effort == Effort::kFull) {
     all.push_back({"prompt of 2", {{0, 2}}, 0});

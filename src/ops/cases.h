@@ -33,12 +33,13 @@ enum class Evidence : uint8_t {
   kProjection,   // sums over a block of outputs
   kAccumulator,  // little is left of two large terms that cancel, and it is right
   kGuards,       // nothing but the outputs was written
+  kSentinel,     // what is not finite is flagged, and nothing else is
   kOrder,        // rows of one order id agree bit for bit
   kRepeats,      // runs agree bit for bit
   kModel,        // the whole model's probabilities
   kContact,      // it neither crashed nor hung
 };
-inline constexpr size_t kEvidenceKinds = 9;
+inline constexpr size_t kEvidenceKinds = 10;
 std::string_view evidence_name(Evidence kind);
 
 inline constexpr double kUnit = 0x1p-24;  // u of fp32: half an ulp of 1
@@ -151,13 +152,13 @@ class Bench {
 
   // Uploads everything; outputs, pads and zones hold the poison byte.
   void place(int poison);
-  // Downloads everything, or only what the op writes.
-  void fetch(bool inputs = true);
+  // Downloads what the op writes.
+  void fetch();
   double at(int array, int64_t row, int64_t col) const;       // as fetched
   double initial(int array, int64_t row, int64_t col) const;  // as placed
   std::vector<double> initial_row(int array, int64_t row) const;
   ConstBytes bytes(int array) const;  // as fetched, without zones
-  // Compares what must not have changed with what was placed.
+  // After fetch(): compares what must not have changed, inputs too, with what was placed.
   void judge_guards(Comparison& comparison) const;
   uint64_t digest() const;  // of outputs, as fetched
 
@@ -167,12 +168,13 @@ class Bench {
     DType dtype;
     int64_t rows, cols, stride;
     Role role;
-    std::vector<std::byte> placed, fetched;  // zones included
+    std::vector<std::byte> placed, fetched;  // zones included; fetched: empty of inputs
     std::vector<std::byte> writable;         // of each byte of the array 0xFF or 0; empty for inputs
     device::Buffer memory;
   };
   double element(const std::vector<std::byte>& image, const Array& array, int64_t row, int64_t col) const;
   int insert(Array array);
+  bool input_intact(const Array& array) const;
   static int64_t first_overwritten(const Array& array);
   device::Device& device_;
   std::vector<Array> arrays_;
@@ -205,6 +207,7 @@ struct Case {
   typename Op::Args args;
   std::function<void(Comparison&)> judge;  // reads the bench after fetch()
   bool digest = true;                      // false: outputs of right rows may differ in bits that nobody reads
+  uint32_t flags = 0;                      // the sentinel bits that a run raises, no more and no less
 };
 
 // How much is asked for.
@@ -221,8 +224,8 @@ struct CaseContext {
   Bucket bucket;  // the largest that will be run
   Effort effort = Effort::kNormal;
   uint64_t seed = 1;
-  // Embeddings of a text, each of root mean square 1: what the first layer's matrices see. Empty: none are known.
-  std::span<const std::vector<double>> embeddings = {};
+  // Of a text, each of root mean square 1: embeddings, and what deeper layers see. Empty: none are known.
+  std::span<const std::vector<double>> activations = {};
 };
 
 // The token counts to try up to a bucket's: its edge and neighbours, 1, 2, powers of two and theirs, primes. What is
@@ -236,8 +239,8 @@ int32_t decode_tokens(int32_t tokens, size_t index, const Bucket& bucket);
 // Inputs of all kinds, by token: normal, outlier channels, zero blocks, tiny, huge; token 5 is all zeros.
 double mixed_input(CaseRandom& random, int64_t token, int64_t channel);
 
-// The embedding for every second token of a case about weights whose inputs have the embeddings' width; else null.
-const std::vector<double>* embedding_input(const CaseContext& context, int64_t token, int64_t width);
+// A known activation for every second token of a case about weights whose inputs have their width; else null.
+const std::vector<double>* activation_input(const CaseContext& context, int64_t token, int64_t width);
 
 // Every n-tile of 64 outputs is hit, and at least `least` outputs in all if there are so many. Ascending.
 std::vector<int64_t> sampled_columns(int64_t count, int64_t least, CaseRandom& random);

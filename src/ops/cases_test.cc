@@ -7,19 +7,19 @@
 namespace assay::ops {
 namespace {
 
-TEST(Cases, EmbeddingsAreEverySecondTokenOfCasesAboutWeightsOfTheirWidth) {
+TEST(Cases, ActivationsAreEverySecondTokenOfCasesAboutWeightsOfTheirWidth) {
   const auto device = cpu::make_cpu_device(1);
   const CaseWeights weights(*device);
-  const std::vector<std::vector<double>> embeddings{{1, 2, 3}, {4, 5, 6}};
-  CaseContext context{*device, weights, {8, 8, 8}, Effort::kWeights, 1, embeddings};
-  ASSERT_NE(embedding_input(context, 0, 3), nullptr);
-  EXPECT_EQ(*embedding_input(context, 0, 3), embeddings[0]);
-  EXPECT_EQ(*embedding_input(context, 2, 3), embeddings[1]);
-  EXPECT_EQ(*embedding_input(context, 4, 3), embeddings[0]);
-  EXPECT_EQ(embedding_input(context, 1, 3), nullptr);
-  EXPECT_EQ(embedding_input(context, 0, 4), nullptr);
+  const std::vector<std::vector<double>> known{{1, 2, 3}, {4, 5, 6}};
+  CaseContext context{*device, weights, {8, 8, 8}, Effort::kWeights, 1, known};
+  ASSERT_NE(activation_input(context, 0, 3), nullptr);
+  EXPECT_EQ(*activation_input(context, 0, 3), known[0]);
+  EXPECT_EQ(*activation_input(context, 2, 3), known[1]);
+  EXPECT_EQ(*activation_input(context, 4, 3), known[0]);
+  EXPECT_EQ(activation_input(context, 1, 3), nullptr);
+  EXPECT_EQ(activation_input(context, 0, 4), nullptr);
   context.effort = Effort::kNormal;
-  EXPECT_EQ(embedding_input(context, 0, 3), nullptr);
+  EXPECT_EQ(activation_input(context, 0, 3), nullptr);
 }
 
 TEST(Cases, EveryPhaseAndAMixtureOccur) {

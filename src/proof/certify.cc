@@ -92,7 +92,7 @@ std::vector<size_t> chosen_tensors(const DescGroup<Op>& group, const ops::Weight
 struct Tensors {
   device::Device& device;
   ops::WeightProvider& provider;
-  std::vector<std::vector<double>> embeddings;
+  std::vector<std::vector<double>> activations;
 };
 
 // Rows of the model's embedding table for a text, each divided by its root mean square.
@@ -116,6 +116,16 @@ std::vector<std::vector<double>> embeddings_of(const std::vector<int32_t>& text,
   return rows;
 }
 
+// One of each list after the other.
+std::vector<std::vector<double>> in_turn(std::vector<std::vector<double>> a, std::vector<std::vector<double>> b) {
+  std::vector<std::vector<double>> all;
+  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    if (i < a.size()) all.push_back(std::move(a[i]));
+    if (i < b.size()) all.push_back(std::move(b[i]));
+  }
+  return all;
+}
+
 // One tensor, or the few of one instance, and its way through a row.
 template <class Op>
 struct TensorProof {
@@ -128,7 +138,7 @@ struct TensorProof {
     const int64_t start = now_us();
     const ops::Effort effort = full ? ops::Effort::kFull : ops::Effort::kWeights;
     cases = make_cases(group.desc, weights,
-                       {tensors.device, tensors.provider, group.bucket, effort, verdict.hash | 1, tensors.embeddings});
+                       {tensors.device, tensors.provider, group.bucket, effort, verdict.hash | 1, tensors.activations});
     verdict.milliseconds = static_cast<double>(now_us() - start) / 1e3;
   }
 
@@ -365,7 +375,9 @@ void Certifier::prove_skipped(Report& report, std::string_view op, const std::st
 void Certifier::choose_and_prove_weights(Report& report) {
   say("proving the weights");
   const int64_t start = now_us();
-  const Tensors tensors{device_, weights_, embeddings_of(options_.text, instances_, weights_)};
+  const Tensors tensors{device_, weights_,
+                        in_turn(embeddings_of(options_.text, instances_, weights_),
+                                options_.deeper ? options_.deeper() : std::vector<std::vector<double>>())};
   std::vector<Entrant> entrants;
   std::vector<Contest> contests;
   ops::for_each_op([&]<class Op>() {

@@ -32,7 +32,9 @@ struct CertifyOptions {
   bool retry_failed = false;       // rows that the receipt says failed are tried again
   size_t weight_memory_bytes = 0;  // for packed weights; 0: no limit
   std::vector<int32_t> text;  // whose embeddings are inputs of the evidence about weights; empty: random ones alone
-  ContactOptions contact;     // no command: rows run in this process
+  // What deeper layers see of it, each of root mean square 1; may be empty. Asked for once, after the rows.
+  std::function<std::vector<std::vector<double>>()> deeper;
+  ContactOptions contact;                            // no command: rows run in this process
   std::function<void(const std::string&)> progress;  // one line now and then
 };
 

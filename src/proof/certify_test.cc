@@ -173,7 +173,7 @@ TEST_F(Certify, AProvenRowThatIsSlowerIsNotChosenThoughFirstInTheList) {
     EXPECT_LT(v.timings[0].tokens, v.timings[1].tokens);
     EXPECT_GE(v.timings[0].microseconds, 20'000);
   }
-  EXPECT_EQ(seen, 3);
+  EXPECT_EQ(seen, 4);
 }
 
 TEST_F(Certify, ASecondRunTakesEverythingFromTheReceiptAndChoosesTheSame) {
@@ -348,7 +348,7 @@ TEST_F(Certify, AFailureCanBeShownAgainFromItsFile) {
   const auto report = run();
   ASSERT_TRUE(report.ok());
   const auto paths = write_repros(directory_, model_.instances, report->verdicts, {});
-  ASSERT_EQ(paths.size(), 3u);  // one for each Desc of linear
+  ASSERT_EQ(paths.size(), 4u);  // one for each Desc of linear
   const auto again = run_repro(paths[0], *model_.device);
   ASSERT_TRUE(again.ok()) << again.error().message();
   EXPECT_EQ(again->state, State::kFailed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <memory>
 #include <string>
@@ -28,6 +29,7 @@ class ReadyRow {
     ReadyRow ready(device, impl.order(desc));
     ready.bytes_ = impl.workspace_bytes(desc, bucket, context);
     ASSAY_ASSIGN(ready.memory_, device.allocate(ready.bytes_ + 2 * ops::Bench::kZone));
+    ASSAY_ASSIGN(ready.words_, device.allocate(sizeof(Words)));
     ASSAY_ASSIGN(ready.plan_, impl.make(desc, bucket, weights, context));
     return ready;
   }
@@ -39,8 +41,20 @@ class ReadyRow {
     device_->fill(memory_.data(), byte, memory_.bytes());
   }
   void run(const ops::Case<Op>& made) {
+    device_->fill(words_.data(), 0, sizeof(Words));
     enqueue(made, made.tap.get());
     device_->synchronize();
+  }
+  // Of the last run().
+  void judge_sentinel(const ops::Case<Op>& made, ops::Comparison& comparison) const {
+    Words words;
+    device_->download(words.data(), words_.data(), sizeof(words));
+    for (size_t layer = 0; layer < words.size(); ++layer) {
+      const uint32_t wanted = layer == kLayer ? made.flags : 0;
+      if (words[layer] == wanted) continue;
+      comparison.fail(ops::Evidence::kSentinel,
+                      fmt::format("word {} of the sentinel is {:#x}, expected {:#x}", layer, words[layer], wanted));
+    }
   }
   void enqueue(const ops::Case<Op>& made, ops::Taps* taps = nullptr) {
     ops::Launch launch;
@@ -48,6 +62,9 @@ class ReadyRow {
     launch.workspace =
         ops::View(static_cast<char*>(memory_.data()) + ops::Bench::kZone, DType::kU8, 1, static_cast<int64_t>(bytes_));
     launch.taps = taps;
+    ops::Sentinel sentinel{static_cast<uint32_t*>(words_.data())};
+    launch.flags = &sentinel;
+    launch.layer = kLayer;
     plan_->enqueue(made.args, launch);
   }
   device::Device& device() const { return *device_; }
@@ -62,10 +79,12 @@ class ReadyRow {
   }
 
  private:
+  static constexpr size_t kLayer = 1;
+  using Words = std::array<uint32_t, 3>;
   ReadyRow(device::Device& device, ops::OrderId order) : device_(&device), order_(order) {}
   device::Device* device_;
   ops::OrderId order_;
-  device::Buffer memory_;
+  device::Buffer memory_, words_;
   size_t bytes_ = 0;
   int poison_ = 0;
   ops::PlanPtr<Op> plan_;
@@ -97,8 +116,9 @@ void run_chains(ReadyRow<Op>& row, std::vector<ops::Case<Op>>& cases, const Chai
       made.bench->place(poison);
       if (made.tap) made.tap->clear();
       row.run(made);
-      made.bench->fetch(chain < 2);
+      made.bench->fetch();
       if (chain < 2) made.bench->judge_guards(comparison);
+      row.judge_sentinel(made, comparison);
       if (chain == 0 || !made.digest) made.judge(comparison);
       const uint64_t digest = made.digest ? made.bench->digest() : 0;
       if (chain == 0) digests[index] = digest;

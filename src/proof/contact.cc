@@ -5,12 +5,14 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -233,6 +235,14 @@ class Round {
 }  // namespace
 
 void contact_rows(const std::vector<Verdict>& rows, const ContactOptions& options, KernelSink& sink) {
+  std::jthread beside;
+  if (options.beside) {
+    beside = std::jthread([&] {
+      constexpr int kNice = 10;  // rows are timed
+      setpriority(PRIO_PROCESS, 0, kNice);
+      options.beside();
+    });
+  }
   std::vector<Verdict> left = rows;
   while (!left.empty()) Round(left, options, sink).run();  // each round settles at least one row
 }

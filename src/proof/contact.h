@@ -7,6 +7,7 @@
 // When it dies after "begin", that row has failed and a new child gets the rest.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct ContactOptions {
   std::vector<std::string> environment;  // NAME=value, over the inherited one
   int64_t timeout_ms = 20'000;           // of one row
   int64_t start_timeout_ms = 120'000;    // until the first row begins
+  std::function<void()> beside;          // done while the child works, in a thread that yields to it; may be empty
 };
 
 // Verdicts for `rows` (op, desc and row are read), in their order, each handed to `sink` when it is known.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <future>
 #include <limits>
 
 #include <fmt/format.h>
@@ -37,20 +36,12 @@ double divergence(std::span<const float> p_logits, std::span<const float> q_logi
   return std::max(kl, 0.0);
 }
 
-ModelVerdict prove_model(const ModelProofs& proofs, std::span<const int32_t> text) {
-  ModelProbe& chosen = *proofs.chosen;
+ModelVerdict prove_model(ModelProbe& chosen, const ReferenceLogits& reference, std::span<const int32_t> text) {
   ModelVerdict verdict;
   verdict.run = true;
   const int64_t start = now_us();
   const auto vocab = static_cast<size_t>(chosen.vocab());
   text = text.first(std::min(text.size(), static_cast<size_t>(chosen.most_tokens())));
-  const auto compared = text.first(std::min(text.size(), static_cast<size_t>(proofs.reference_tokens)));
-  const auto beside = [compared](ModelProbe* probe) {
-    return std::async(std::launch::async, [=] {
-      return probe == nullptr ? std::vector<float>() : probe->logits(compared, Arrangement::kWhole);
-    });
-  };
-  auto from_reference = beside(proofs.reference), from_exact = beside(proofs.exact);
   const std::vector<float> whole = chosen.logits(text, Arrangement::kWhole);
   const auto row = [&](const std::vector<float>& logits, size_t t) {
     return std::span(logits).subspan(t * vocab, vocab);
@@ -69,16 +60,17 @@ ModelVerdict prove_model(const ModelProofs& proofs, std::span<const int32_t> tex
     }
   }
   verdict.cut_tokens = static_cast<int32_t>(text.size());
-  if (proofs.reference != nullptr) {
-    const std::vector<float> wanted = from_reference.get(), exact = from_exact.get();
-    const auto count = static_cast<double>(compared.size());
-    for (size_t t = 0; t < compared.size(); ++t) {
+  const size_t compared = std::min(reference.same.size() / vocab, text.size());
+  if (compared > 0) {
+    const std::vector<float>&wanted = reference.same, &exact = reference.exact;
+    const auto count = static_cast<double>(compared);
+    for (size_t t = 0; t < compared; ++t) {
       const double kl = divergence(row(wanted, t), row(whole, t));
       verdict.mean_kl += kl / count;
       verdict.max_kl = std::max(verdict.max_kl, kl);
       if (!exact.empty()) verdict.noise_kl += divergence(row(exact, t), row(wanted, t)) / count;
     }
-    verdict.tokens = static_cast<int32_t>(compared.size());
+    verdict.tokens = static_cast<int32_t>(compared);
     verdict.limit = exact.empty() ? 1e-8 : std::max(8 * verdict.noise_kl, 1e-6);
     if (!(verdict.mean_kl <= verdict.limit)) {
       fail(fmt::format("model: KL to the reference rows is {:.3g} nats a token, limit {:.3g}", verdict.mean_kl,

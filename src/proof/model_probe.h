@@ -25,19 +25,17 @@ class ModelProbe {
   virtual std::vector<float> logits(std::span<const int32_t> text, Arrangement arrangement) = 0;
 };
 
-struct ModelProofs {
-  ModelProbe* chosen = nullptr;
-  ModelProbe* reference = nullptr;  // reference rows in the same arithmetic; null: no comparison
-  ModelProbe* exact = nullptr;      // reference rows in fp32; null: `chosen` computes in fp32 itself
-  int32_t reference_tokens = 24;
+// Logits [tokens, vocab] after the first tokens of the text, by reference rows.
+struct ReferenceLogits {
+  std::vector<float> same;   // in the model's arithmetic; empty: no comparison
+  std::vector<float> exact;  // in fp32; empty: the model computes in fp32 itself
 };
 
-// The three run at once, each in a thread of its own. `chosen` against `reference` on the first reference_tokens of the
-// text, KL per token; and against itself, whole = cut = batched bit for bit, on all of it. Limit of the mean KL: 8
-// times KL(exact || reference), the noise that rounding makes in this model on this text (two right models differ by
-// about twice that, and tokens where a router's tie breaks otherwise weigh much), but at least 1e-6 nats; 1e-8 nats in
-// fp32.
-ModelVerdict prove_model(const ModelProofs& proofs, std::span<const int32_t> text);
+// `chosen` against the reference, KL per token; and against itself, whole = cut = batched bit for bit, on all of it.
+// Limit of the mean KL: 8 times KL(exact || same), the noise that rounding makes in this model on this text (two right
+// models differ by about twice that, and tokens where a router's tie breaks otherwise weigh much), but at least 1e-6
+// nats; 1e-8 nats in fp32.
+ModelVerdict prove_model(ModelProbe& chosen, const ReferenceLogits& reference, std::span<const int32_t> text);
 
 // KL(p || q) of softmaxes, nats. Infinity where a logit is not finite.
 double divergence(std::span<const float> p_logits, std::span<const float> q_logits);

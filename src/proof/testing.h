@@ -31,6 +31,7 @@ struct SmallModel {
     linear(300, 96, WeightFormat::kBf16, DType::kF32);
     linear(160, 96, WeightFormat::kNvfp4, activation);
     linear(96, 80, WeightFormat::kF16, activation);
+    linear(72, 141, WeightFormat::kF32, activation);
     instances.add<RmsNormOp>({{NormKind::kZeroCentred, 96, 1, 1e-6f, false, activation}, bucket, {vector(96)}});
     instances.add<RmsNormOp>({{NormKind::kGated, 32, 4, 1e-6f, false, activation}, bucket, {vector(32)}});
     instances.add<QkNormRopeOp>(

@@ -1,5 +1,6 @@
 #include "fault.h"
 
+#include <bit>
 #include <cstring>
 
 namespace assay::faults {
@@ -26,6 +27,10 @@ void scale(const ops::View& view, float factor, int64_t first, int64_t last) {
       set(view, row, col, factor * get(view, row, col));
     }
   }
+}
+
+float narrow_sum(float sum, float term) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(sum + term) & 0xFFFFFF00u);
 }
 
 void nudge(const ops::View& view, int64_t row, int64_t col, int ulps) {

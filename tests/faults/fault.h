@@ -1,8 +1,8 @@
 // Faults: wrong rows on purpose, to see that the proof can fail. Built only with ASSAY_FAULTS=ON.
 //
 // A fault wraps a healthy row of an op, named "faulty", first in the list. It changes the weights before the row is
-// made, the Desc it is made for, the arguments before a run, or the outputs after it; always, or only when its trigger
-// says so. One entry of a table:
+// made, the Desc it is made for, arguments and launch before a run, or the outputs after it; always, or only when its
+// trigger says so. One entry of a table:
 //
 //   fault<LinearOp>({"N30 zero for 32 to 1536 tokens", [](Run<LinearOp>& run) { if (..) zero(run.args.y); }})
 //
@@ -26,6 +26,8 @@ float get(const ops::ConstView& view, int64_t row, int64_t col);
 void set(const ops::View& view, int64_t row, int64_t col, float value);
 // Everything times a factor, columns [first, last).
 void scale(const ops::View& view, float factor, int64_t first = 0, int64_t last = -1);
+// A sum to which an accumulator of 16 bits adds a term.
+float narrow_sum(float sum, float term);
 // The value `ulps` representable values further from zero, in the view's dtype.
 void nudge(const ops::View& view, int64_t row, int64_t col, int ulps);
 
@@ -46,6 +48,7 @@ struct Run {
   int64_t index = 0;  // of the run, from 0, of this plan
   bool after = false;
   std::vector<std::vector<int32_t>>& scratch;  // lives for the run: changed copies of integer arrays
+  ops::Launch& launch;                         // before the run: may be changed
 };
 
 template <class Op>
@@ -108,10 +111,11 @@ class FaultyPlan : public ops::Plan<typename Op::Args> {
       : provider_(std::move(provider)), healthy_(std::move(healthy)), desc_(desc), fault_(*active<Op>()) {}
   void enqueue(const typename Op::Args& args, const ops::Launch& launch) const override {
     typename Op::Args changed = args;
+    ops::Launch changed_launch = launch;
     std::vector<std::vector<int32_t>> scratch;
-    Run<Op> run{changed, desc_, runs_++, false, scratch};
+    Run<Op> run{changed, desc_, runs_++, false, scratch, changed_launch};
     if (fault_.run) fault_.run(run);
-    healthy_->enqueue(changed, launch);
+    healthy_->enqueue(changed, changed_launch);
     run.after = true;
     if (fault_.run) fault_.run(run);
   }

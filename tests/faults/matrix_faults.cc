@@ -285,6 +285,14 @@ void add_experts_faults(std::vector<Entry>& list) {
   add({"N23 scales rounded up to powers of two", {}, power_of_two_scales});
   add({"N38 subnormal block scales are zero", {}, flushed_scales});
   add({"N21 activations rounded to four bits", four_bit_inputs<ExpertsOp>});
+  add({"terms 500 times smaller than others are lost", [](E& run) {
+         const ops::ConstView x = run.args.x;
+         change_inputs(run, [&](int64_t t, int64_t, float value) {
+           float most = 0;
+           for (int64_t i = 0; i < x.cols; ++i) most = std::max(most, std::abs(get(x, t, i)));
+           return std::abs(value) < most / 500 ? 0 : value;
+         });
+       }});
   per_expert("N07 gate and up swapped",
              [](OwnWeight& own, size_t e) { std::swap(own.source.matrices[e], own.source.matrices[e + 1]); });
   per_expert("N07 scales of gate and up swapped", [](OwnWeight& own, size_t e) {
@@ -387,6 +395,14 @@ void add_router_faults(std::vector<Entry>& list) {
   after("N15 gate of another format: logits 2 % off", [](R& run) { scale(run.args.logits, 1.02f); });
   after("shared gate without its sigmoid", [](R& run) {
     if (run.args.shared_scale) scale(run.args.shared_scale, 1.5f);
+  });
+  after("N64 weights of infinite logits are ordinary numbers", [](R& run) {
+    for (int64_t t = 0; t < run.args.weights.rows; ++t) {
+      for (int64_t i = 0; i < run.args.weights.cols; ++i) {
+        if (std::isnan(get(run.args.weights, t, i)))
+          set(run.args.weights, t, i, 1.0f / static_cast<float>(run.desc.top_k));
+      }
+    }
   });
 }
 

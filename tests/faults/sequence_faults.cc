@@ -113,6 +113,13 @@ void add_rope(std::vector<Entry>& list) {
          const int32_t p = run.args.batch.positions[0], page = run.args.batch.page_table[p / cache.page_tokens];
          set(k, 0, cache.offset(page, 0, (p + 7) % cache.page_tokens), 0.5f);
        }});
+  add({"N64 a KV cache that is not finite is not flagged", [](Q& run) { run.launch.flags = nullptr; }});
+  add({"a q that is not finite is flagged as KV", [](Q& run) {
+         for (int64_t d = 0; run.after && d < run.args.q_out.rows * run.args.q_out.cols; ++d) {
+           if (std::isnan(get(run.args.q_out, d / run.args.q_out.cols, d % run.args.q_out.cols)))
+             run.launch.flags->words[run.launch.layer] |= ops::Sentinel::kNonFiniteKv;
+         }
+       }});
   add({"k of the last kv head is 1 % off", [](Q& run) {
          if (!run.after) return;
          const auto& cache = run.args.cache;
@@ -121,6 +128,36 @@ void add_rope(std::vector<Entry>& list) {
          const int64_t at = cache.offset(page, run.desc.kv_heads - 1, p % cache.page_tokens);
          for (int64_t d = 0; d < run.desc.head_dim; ++d) set(k, 0, at + d, 1.01f * get(k, 0, at + d));
        }});
+}
+
+// The output of one head of a decode token near the start, anew, with narrow sums over positions.
+void narrow_values(Run<AttentionOp>& run, int32_t t, int32_t head) {
+  const auto& batch = run.args.batch;
+  const auto& cache = run.args.cache;
+  const int32_t count = batch.positions[t] + 1, dim = run.desc.head_dim,
+                kv = head / (run.desc.heads / run.desc.kv_heads);
+  const int32_t page = batch.page_table[batch.sequence_of[t] * batch.page_table_stride];
+  const ops::ConstView k(cache.k, cache.dtype, 1, int64_t{1} << 40), v(cache.v, cache.dtype, 1, int64_t{1} << 40);
+  std::vector<double> weights;
+  double total = 0;
+  for (int32_t j = 0; j < count; ++j) {
+    double score = 0;
+    for (int32_t d = 0; d < dim; ++d) {
+      score += double{get(run.args.q, t, head * dim + d)} * get(k, 0, cache.offset(page, kv, j) + d);
+    }
+    weights.push_back(std::exp(run.desc.scale * score));
+    total += weights.back();
+  }
+  for (int32_t d = 0; d < dim; ++d) {
+    float sum = 0;
+    for (int32_t j = 0; j < count; ++j) {
+      const double p = weights[static_cast<size_t>(j)] / total;
+      sum = narrow_sum(sum, static_cast<float>(p * get(v, 0, cache.offset(page, kv, j) + d)));
+    }
+    const float gate = run.desc.output_gate ? get(run.args.gate, t, 2 * head * dim + d) : INFINITY;
+    const auto open = static_cast<float>(1 / (1 + std::exp(-double{gate})));
+    set(run.args.out, t, head * dim + d, sum * open);
+  }
 }
 
 void add_attention(std::vector<Entry>& list) {
@@ -183,6 +220,13 @@ void add_attention(std::vector<Entry>& list) {
   add("N56 prompts of three tokens: the last is wrong", [](A& run) {
     sequences_of(run, 3, [&](int32_t, int64_t first) { scale(run.args.out.slice(first + 2, 1), 0.5f); });
   });
+  add("sums of values keep 16 bits", [](A& run) {
+    if (!run.after) return;
+    const auto& batch = run.args.batch;
+    for (int32_t t = 0; t < batch.tokens.decode; ++t) {
+      for (int32_t h = 0; batch.positions[t] < 8 && h < run.desc.heads; ++h) narrow_values(run, t, h);
+    }
+  });
   add("decode rows of a mixed step 1 % off", [](A& run) {
     const auto& tokens = run.args.batch.tokens;
     if (run.after && tokens.decode > 0 && tokens.decode < tokens.total)
@@ -224,6 +268,18 @@ void add_conv(std::vector<Entry>& list) {
   add({"q not scaled", [](C& run) {
          if (run.after) scale(run.args.q, std::sqrt(static_cast<float>(run.desc.key_dim)));
        }});
+  add({"N59 norms of q and k without their eps", [](C& run) {
+         if (!run.after) return;
+         for (int64_t t = 0; t < run.args.k.rows; ++t) {
+           for (int64_t first = 0; first < run.args.k.cols; first += run.desc.key_dim) {
+             double squares = 0;
+             for (int64_t i = 0; i < run.desc.key_dim; ++i) squares += std::pow(get(run.args.k, t, first + i), 2);
+             const auto factor = static_cast<float>(squares > 0 ? 1 / std::sqrt(squares) : 1);
+             scale(run.args.k.slice(t, 1), factor, first, first + run.desc.key_dim);
+           }
+         }
+       }});
+  add({"N64 kept inputs that are not finite are not flagged", [](C& run) { run.launch.flags = nullptr; }});
   add({"N18 b and a exchanged", [](C& run) {
          if (!run.after) std::swap(run.args.a, run.args.b);
        }});
@@ -258,6 +314,26 @@ void add_delta(std::vector<Entry>& list) {
   add("N56 prompts of three tokens: the state is zero", [](G& run) {
     sequences_of(run, 3, [&](int32_t s, int64_t) {
       std::fill_n(run.args.state.delta + run.args.batch.state_write[s] * run.args.state.delta_stride, 64, 0.0f);
+    });
+  });
+  add("N64 a state that is not finite is not flagged", [](G& run) { run.launch.flags = nullptr; });
+  add("a sequence without tokens writes its slot", [](G& run) {
+    sequences_of(run, 0, [&](int32_t s, int64_t) {
+      run.args.state.delta[run.args.batch.state_write[s] * run.args.state.delta_stride] = 0;
+    });
+  });
+  add("sums of S^T q keep 16 bits", [](G& run) {
+    sequences_of(run, 1, [&](int32_t s, int64_t t) {
+      const float* state = run.args.state.delta + run.args.batch.state_write[s] * run.args.state.delta_stride;
+      for (int64_t c = 0; c < run.args.out.cols; ++c) {
+        const int64_t head = c / run.desc.value_dim, key = head / (run.desc.value_heads / run.desc.key_heads);
+        float sum = 0;
+        for (int64_t i = 0; i < run.desc.key_dim; ++i) {
+          const float element = state[(head * run.desc.key_dim + i) * run.desc.value_dim + c % run.desc.value_dim];
+          sum = narrow_sum(sum, element * get(run.args.q, t, key * run.desc.key_dim + i));
+        }
+        set(run.args.out, t, c, sum);
+      }
     });
   });
   add("key heads of two groups exchanged", [](G& run) {

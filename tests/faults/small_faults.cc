@@ -45,6 +45,12 @@ void add_norm(std::vector<Entry>& list) {
                                        run.args.z = run.args.z.slice(0, 1), run.args.z.stride = 0,
                                        run.args.z.rows = run.args.y.rows;
                                    }}));
+  list.push_back(fault<RmsNormOp>(
+      {"N64 a residual that is not finite is not flagged", [](N& run) { run.launch.flags = nullptr; }}));
+  add_after<RmsNormOp>(list, "a flag of another layer", [](N& run) {
+    uint32_t* words = run.launch.flags->words + run.launch.layer;
+    words[1] |= words[0];
+  });
   add_after<RmsNormOp>(list, "1 % off on the last 16 values",
                        [](N& run) { scale(run.args.y, 1.01f, run.args.y.cols - 16); });
   add_after<RmsNormOp>(list, "tiny rows are zero", [](N& run) {
@@ -114,6 +120,7 @@ void add_sample(std::vector<Entry>& list) {
            if (get(logits, row, id) > get(logits, row, result.token)) result.token = id;
          }
        });
+  list.push_back(fault<SampleOp>({"N64 bad logits are not flagged", [](S& run) { run.launch.flags = nullptr; }}));
   list.push_back(fault<SampleOp>(
       {"seed of the token before", [params = std::make_shared<std::vector<ops::SampleParams>>()](S& run) {
          if (run.after) return;

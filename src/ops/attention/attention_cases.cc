@@ -50,9 +50,10 @@ double rounded_terms(double squares, double sizes) {
 
 class Definition {
  public:
+  // terms: how many products of a score are not zero.
   Definition(const AttentionDesc& desc, const Bench& bench, const Arrays& arrays, const CaseBatch& batch,
-             int64_t page_stride)
-      : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch), page_stride_(page_stride) {}
+             int64_t page_stride, int32_t terms)
+      : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch), page_stride_(page_stride), terms_(terms) {}
 
   void compute(const Checked& which, Expected& expected) const {
     const int32_t position = batch_.positions[static_cast<size_t>(which.token)], dim = desc_.head_dim;
@@ -71,7 +72,7 @@ class Definition {
         magnitudes += std::abs(term);
       }
       scores[j] = desc_.scale * sum;
-      errors[j] = desc_.scale * (sum_error(dim, magnitudes) + (inexact ? kUnit * magnitudes : 0)) +
+      errors[j] = desc_.scale * (sum_error(terms_, magnitudes) + (inexact ? kUnit * magnitudes : 0)) +
                   3 * kUnit * std::abs(scores[j]);
       largest = std::max(largest, scores[j]);
     }
@@ -134,10 +135,50 @@ class Definition {
   const Arrays& arrays_;
   const CaseBatch& batch_;
   int64_t page_stride_;
+  int32_t terms_;
+};
+
+// Decode tokens of which little is left of two large terms. Of the even sequences, of three positions, the query is
+// zero and the values are L, little and -L. Of the odd ones, of two positions, query and first key have three places
+// that are not zero, a distance apart that differs from sequence to sequence, and whose outer products cancel.
+class Cancelling {
+ public:
+  Cancelling(const AttentionDesc& desc, uint64_t seed) : desc_(desc), seed_(seed) {}
+  bool possible() const { return desc_.head_dim >= 3; }
+  double q(int64_t s, int64_t col) const {
+    const int64_t kv_head = col / desc_.head_dim / (desc_.heads / desc_.kv_heads);
+    const int32_t at = place(s, col % desc_.head_dim);
+    return s % 2 == 0 || at < 0 ? 0 : at == 1 ? middle() : outer(s, kv_head, at);
+  }
+  double k(int64_t s, int64_t kv_head, int64_t position, int64_t d) const {
+    const int32_t at = place(s, d);
+    if (s % 2 == 0 || position > 0 || at < 0) return 0;
+    return at == 1 ? middle() : at == 0 ? outer(s, kv_head, 2) : -outer(s, kv_head, 0);
+  }
+  double v(int64_t s, int64_t position, int64_t d) const {
+    if (s % 2 == 1) return position == 0 ? 1 + static_cast<double>(d % 64) / 64 : -1;
+    const double large = 1 + static_cast<double>((5 * d + s) % 128) / 128;
+    return position == 0 ? large : position == 1 ? large * 0x1.8p-12 : -large;
+  }
+
+ private:
+  int32_t place(int64_t s, int64_t d) const {  // 0, 1 or 2 of the three; else -1
+    const int64_t distance = std::min<int64_t>(int64_t{4} << (s / 2), (desc_.head_dim - 1) / 2);
+    return d <= 2 * distance && d % distance == 0 ? static_cast<int32_t>(d / distance) : -1;
+  }
+  double middle() const { return round_to_dtype(DType::kBf16, 1 / std::sqrt(static_cast<double>(desc_.scale))); }
+  double outer(int64_t s, int64_t kv_head, int32_t at) const {
+    CaseRandom random(seed_ + static_cast<uint64_t>(101 * s + 7 * kv_head + at));
+    return round_to_dtype(DType::kBf16, 64 * (1 + random.uniform()) * middle());
+  }
+  const AttentionDesc& desc_;
+  uint64_t seed_;
 };
 
 // Keys and values of live positions; everything else on a page, and free pages, hold what must not be read.
-void add_cache(const AttentionDesc& desc, const CaseBatch& batch, CaseRandom& random, Bench& bench, Arrays& arrays) {
+// cancelling: null, or what there is instead of random values.
+void add_cache(const AttentionDesc& desc, const CaseBatch& batch, const Cancelling* cancelling, CaseRandom& random,
+               Bench& bench, Arrays& arrays) {
   const int64_t page = int64_t{desc.kv_heads} * kCasePageTokens * desc.head_dim;
   std::vector<int32_t> live(static_cast<size_t>(batch.page_count), 0);
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
@@ -147,20 +188,34 @@ void add_cache(const AttentionDesc& desc, const CaseBatch& batch, CaseRandom& ra
       live[static_cast<size_t>(batch.page_table[index])] = std::min(kCasePageTokens, end - first);
     }
   }
-  const auto value = [&](int64_t row, int64_t col) {
+  std::vector<int64_t> first_of(static_cast<size_t>(batch.page_count), -1);  // the sequence whose first page it is
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const int32_t page = batch.page_table[s * static_cast<size_t>(batch.stride)];
+    if (page >= 0) first_of[static_cast<size_t>(page)] = static_cast<int64_t>(s);
+  }
+  const auto value = [&](int64_t row, int64_t col, bool key) {
     const auto slot = static_cast<int32_t>(col / desc.head_dim % kCasePageTokens);
     if (slot >= live[static_cast<size_t>(row)]) return case_poison(row + slot);
+    if (cancelling != nullptr) {
+      const int64_t s = first_of[static_cast<size_t>(row)], d = col % desc.head_dim;
+      return key ? cancelling->k(s, col / desc.head_dim / kCasePageTokens, slot, d) : cancelling->v(s, slot, d);
+    }
     return random.normal() * (slot % 19 == 3 ? 4 : 1) * (1 + 0.1 * static_cast<double>(row % 7));
   };
-  arrays.k = bench.add("k cache", desc.cache, batch.page_count, page, Role::kInput, 64, value);
-  arrays.v = bench.add("v cache", desc.cache, batch.page_count, page, Role::kInput, 64, value);
+  arrays.k = bench.add("k cache", desc.cache, batch.page_count, page, Role::kInput, 64,
+                       [&](int64_t row, int64_t col) { return value(row, col, true); });
+  arrays.v = bench.add("v cache", desc.cache, batch.page_count, page, Role::kInput, 64,
+                       [&](int64_t row, int64_t col) { return value(row, col, false); });
 }
 
 }  // namespace
 
 std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWeights&, const CaseContext& context) {
   std::vector<Case<AttentionOp>> cases;
-  for (const CaseSteps& steps : case_steps(context, true)) {
+  for (const CaseSteps& steps : case_steps(context, true, {CaseValues::kCancelling})) {
+    const Cancelling sparse(desc, context.seed);
+    const bool cancelling = steps.values == CaseValues::kCancelling;
+    if (cancelling && !sparse.possible()) continue;
     CaseRandom random(context.seed + cases.size());
     const auto batch = std::make_shared<CaseBatch>(steps.sequences, random);
     const int32_t tokens = batch->tokens();
@@ -175,10 +230,11 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
     made.bench = std::make_unique<Bench>(context.device);
     Bench& bench = *made.bench;
     Arrays arrays{-1, -1, -1, -1, -1, -1};
-    arrays.q = bench.add("q", desc.activation, tokens, width, Role::kInput, 64, [&](int64_t t, int64_t) {
+    arrays.q = bench.add("q", desc.activation, tokens, width, Role::kInput, 64, [&](int64_t t, int64_t c) {
+      if (cancelling) return sparse.q(t, c);
       return random.normal() * (t % 4 == 1 ? 8 : t % 4 == 2 ? 0.01 : 1);  // sharp, flat and usual softmax
     });
-    add_cache(desc, *batch, random, bench, arrays);
+    add_cache(desc, *batch, cancelling ? &sparse : nullptr, random, bench, arrays);
     arrays.out = bench.add("out", desc.activation, tokens, width, Role::kOutput, 64);
     made.args.batch = batch->place(bench, steps.decode);
     made.args.q = bench.view(arrays.q);
@@ -204,7 +260,7 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
       made.args.lse = bench.view(arrays.lse);
     }
     auto expected = std::make_shared<Expected>();
-    const Definition definition(desc, bench, arrays, *batch, page_stride);
+    const Definition definition(desc, bench, arrays, *batch, page_stride, cancelling ? 3 : desc.head_dim);
     // Every so many pairs of token and head as the work allows, and of every sequence at least the last token with one
     // head. The step is odd: all heads come in turn.
     const int64_t pairs = int64_t{tokens} * desc.heads;
@@ -217,7 +273,8 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
       if ((pairs - 1 - pair) % step != 0 && !(last && pair % desc.heads == sequence % desc.heads)) continue;
       definition.compute({token, static_cast<int32_t>(pair % desc.heads)}, *expected);
     }
-    made.judge = [&bench, desc, arrays, expected, decode = steps.decode](Comparison& comparison) {
+    const Evidence kind = cancelling ? Evidence::kAccumulator : Evidence::kSampled;
+    made.judge = [&bench, desc, arrays, expected, kind, decode = steps.decode](Comparison& comparison) {
       for (size_t i = 0; i < expected->checked.size(); ++i) {
         const Checked& which = expected->checked[i];
         const bool rounded = comparison.order() == kAttentionTilesOrder && which.token >= decode;
@@ -228,7 +285,7 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
           const int64_t col = int64_t{which.head} * desc.head_dim + d;
           const double rounding = ulp(desc.activation, std::abs(e.value) + accumulated(e));
           const double got = bench.at(arrays.out, which.token, col);
-          comparison.within(Evidence::kSampled, "out", which.token, col, got, e.value, accumulated(e) + rounding);
+          comparison.within(kind, "out", which.token, col, got, e.value, accumulated(e) + rounding);
           block.add(got, e.value, accumulated(e), rounding);
         }
         block.judge(comparison, "out", which.token, int64_t{which.head} * desc.head_dim);

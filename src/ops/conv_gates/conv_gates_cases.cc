@@ -144,7 +144,7 @@ std::vector<Case<ConvGatesOp>> make_cases(const ConvGatesDesc& desc, const ConvG
   const auto values = std::make_shared<Weights>(Weights{decoded(context.weights.source(weights.conv)),
                                                         decoded(context.weights.source(weights.a_log)),
                                                         decoded(context.weights.source(weights.dt_bias))});
-  for (const CaseSteps& steps : case_steps(context, false)) {
+  for (const CaseSteps& steps : case_steps(context, false, {CaseValues::kVanishing, CaseValues::kNotFinite})) {
     CaseRandom random(context.seed + cases.size());
     const auto batch = std::make_shared<CaseBatch>(steps.sequences, random);
     const int32_t tokens = batch->tokens();
@@ -158,9 +158,17 @@ std::vector<Case<ConvGatesOp>> make_cases(const ConvGatesDesc& desc, const ConvG
     made.bench = std::make_unique<Bench>(context.device);
     Bench& bench = *made.bench;
     Arrays arrays{};
+    // Of the last sequence the last token, the first of those that are kept, and one before: that one is not flagged.
+    const bool not_finite = steps.values == CaseValues::kNotFinite, vanishing = steps.values == CaseValues::kVanishing;
+    const int64_t bad = steps.variant == 0 ? tokens - 1 : tokens - desc.width + (steps.variant == 1 ? 1 : 0);
+    const double bad_value = steps.variant == 1 ? INFINITY : std::nan(""), factor = vanishing ? 0x1p-14 : 1;
+    if (not_finite && steps.variant < 2) made.flags = Sentinel::kNonFiniteState;
     const auto gate = [&](int64_t t, int64_t h) { return random.normal() * ((t + h) % 5 == 0 ? 12 : 2); };
-    arrays.qkv = bench.add("qkv", desc.activation, tokens, desc.channels(), Role::kInput, 64,
-                           [&](int64_t t, int64_t c) { return mixed_input(random, t % 8 == 4 ? 0 : t, c); });
+    arrays.qkv =
+        bench.add("qkv", desc.activation, tokens, desc.channels(), Role::kInput, 64, [&](int64_t t, int64_t c) {
+          if (not_finite && t == bad && c == desc.channels() - 1) return bad_value;
+          return factor * mixed_input(random, vanishing || t % 8 == 4 ? 0 : t, c);
+        });
     arrays.a = bench.add("a", desc.activation, tokens, desc.value_heads, Role::kInput, desc.value_heads, gate);
     arrays.b = bench.add("b", desc.activation, tokens, desc.value_heads, Role::kInput, desc.value_heads, gate);
     arrays.state =
@@ -169,7 +177,9 @@ std::vector<Case<ConvGatesOp>> make_cases(const ConvGatesDesc& desc, const ConvG
               std::find(batch->state_read.begin(), batch->state_read.end(), slot) != batch->state_read.end();
           return read ? random.normal() : case_poison(slot + c);
         });
-    for (int32_t slot : batch->state_write) bench.expect_written(arrays.state, slot * (kept + 64), kept);
+    for (size_t s = 0; s < batch->sequences.size(); ++s) {
+      if (batch->sequences[s].tokens > 0) bench.expect_written(arrays.state, batch->state_write[s] * (kept + 64), kept);
+    }
     arrays.q = bench.add("q", DType::kF32, tokens, keys, Role::kOutput, 64);
     arrays.k = bench.add("k", DType::kF32, tokens, keys, Role::kOutput, 64);
     arrays.v = bench.add("v", desc.activation, tokens, out_values, Role::kOutput, 64);
@@ -189,11 +199,14 @@ std::vector<Case<ConvGatesOp>> make_cases(const ConvGatesDesc& desc, const ConvG
                  bench.view(arrays.v),
                  bench.view(arrays.g),
                  bench.view(arrays.beta)};
-    made.judge = [&bench, desc, values, arrays, batch, tokens](Comparison& comparison) {
+    made.digest = !not_finite;  // NaNs have many encodings
+    made.judge = [&bench, desc, values, arrays, batch, tokens, not_finite](Comparison& comparison) {
       const Judge judge(desc, *values, bench, arrays, *batch);
-      const int32_t step = std::max(1, tokens / 8);
-      for (int32_t t = tokens - 1; t >= 0; t -= step) judge.token(t, comparison);
-      for (size_t s = 0; s < batch->sequences.size(); ++s) judge.state(s, comparison);
+      const int32_t step = std::max(1, tokens / 8), end = not_finite ? batch->query_start.rbegin()[1] : tokens;
+      for (int32_t t = end - 1; t >= 0; t -= step) judge.token(t, comparison);
+      for (size_t s = 0; s < batch->sequences.size(); ++s) {
+        if (batch->sequences[s].tokens > 0) judge.state(s, comparison);
+      }
     };
     cases.push_back(std::move(made));
   }

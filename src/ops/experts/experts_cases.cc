@@ -66,13 +66,14 @@ Choice choices(int pattern, const ExpertsDesc& desc, uint64_t seed) {
   };
 }
 
+// terms: how many products of a sum are not zero; one is exact.
 void expect_hidden(const ExpertsDesc& desc, const WeightSource& source, int32_t expert, std::vector<Use*>& uses,
-                   bool one_hot) {
+                   int64_t terms) {
   CaseRows gate_rows({&source.matrices[static_cast<size_t>(3 * expert)], 1}, desc.hidden);
   CaseRows up_rows({&source.matrices[static_cast<size_t>(3 * expert + 1)], 1}, desc.hidden);
   const auto error = [&](double value, double magnitudes) {
     const double products = desc.activation == DType::kF32 ? kUnit * magnitudes : 0;
-    return (one_hot ? 0 : sum_error(desc.hidden, magnitudes)) + products + kUnit * std::abs(value);
+    return (terms == 1 ? 0 : sum_error(terms, magnitudes)) + products + kUnit * std::abs(value);
   };
   for (int64_t row = 0; row < desc.intermediate; ++row) {
     const auto gate = gate_rows.row(row);
@@ -112,15 +113,30 @@ void expect_outputs(const ExpertsDesc& desc, const WeightSource& source, int32_t
   }
 }
 
+struct Setup {
+  std::string name;
+  int32_t tokens;
+  Choice choice;
+  Bench::Value input;
+  bool shared = false, residual = false;
+  Evidence kind = Evidence::kSampled;  // identity: one-hot tokens; accumulator: of three inputs that are not zero
+  int64_t check_work = kCheckWork;
+  bool outputs() const { return kind == Evidence::kSampled; }
+};
+
 Expected expect(const ExpertsDesc& desc, const WeightSource& source, const Bench& bench, const Arrays& arrays,
-                int32_t tokens, bool one_hot, int64_t check_work) {
+                const Setup& setup) {
+  const int32_t tokens = setup.tokens;
+  // Probes of the accumulator are of the first choice.
+  const int32_t judged = setup.kind == Evidence::kAccumulator ? 1 : desc.top_k;
+  const int64_t terms = setup.kind == Evidence::kIdentity ? 1 : setup.kind == Evidence::kAccumulator ? 3 : desc.hidden;
   Expected expected;
   const int64_t token_work = 3 * desc.hidden * desc.intermediate * desc.top_k;
-  const int64_t checked = std::clamp<int64_t>(check_work / token_work, 1, tokens);
+  const int64_t checked = std::clamp<int64_t>(setup.check_work / token_work, 1, tokens);
   for (int64_t i = 0; i < checked; ++i) {
     const int64_t t = tokens - 1 - i * tokens / checked;
     expected.outputs[t].resize(static_cast<size_t>(desc.hidden));
-    for (int32_t choice = 0; choice < desc.top_k; ++choice) {
+    for (int32_t choice = 0; choice < judged; ++choice) {
       expected.uses.push_back(
           {t, choice, bench.initial(arrays.weights, t, choice), bench.initial_row(arrays.x, t), {}, {}, {}, {}});
     }
@@ -130,8 +146,8 @@ Expected expect(const ExpertsDesc& desc, const WeightSource& source, const Bench
     by_expert[static_cast<int32_t>(bench.initial(arrays.ids, use.token, use.choice))].push_back(&use);
   }
   for (auto& [expert, uses] : by_expert) {
-    expect_hidden(desc, source, expert, uses, one_hot);
-    if (!one_hot) expect_outputs(desc, source, expert, uses, expected);
+    expect_hidden(desc, source, expert, uses, terms);
+    if (setup.outputs()) expect_outputs(desc, source, expert, uses, expected);
   }
   return expected;
 }
@@ -179,15 +195,6 @@ void judge_outputs(const ExpertsDesc& desc, const Expected& expected, const Benc
   }
 }
 
-struct Setup {
-  std::string name;
-  int32_t tokens;
-  Choice choice;
-  Bench::Value input;
-  bool shared = false, residual = false, one_hot = false;
-  int64_t check_work = kCheckWork;
-};
-
 Case<ExpertsOp> make_case(const ExpertsDesc& desc, const WeightSource& source, const CaseContext& context,
                           const Setup& setup) {
   Case<ExpertsOp> made;
@@ -221,15 +228,51 @@ Case<ExpertsOp> make_case(const ExpertsDesc& desc, const WeightSource& source, c
     made.args.shared = bench.view(arrays.shared);
     made.args.shared_scale = bench.view(arrays.shared_scale);
   }
-  auto expected =
-      std::make_shared<Expected>(expect(desc, source, bench, arrays, tokens, setup.one_hot, setup.check_work));
+  auto expected = std::make_shared<Expected>(expect(desc, source, bench, arrays, setup));
   if (!setup.residual) made.tap = std::make_unique<SiteTap>(context.device, "experts.hidden");
   made.judge = [&bench, tap = made.tap.get(), desc, expected, arrays, setup](Comparison& comparison) {
-    const Evidence kind = setup.one_hot ? Evidence::kIdentity : Evidence::kSampled;
-    if (tap != nullptr) judge_hidden(desc, *expected, *tap, kind, comparison);
-    if (!setup.one_hot) judge_outputs(desc, *expected, bench, arrays, setup.residual, comparison);
+    if (tap != nullptr) judge_hidden(desc, *expected, *tap, setup.kind, comparison);
+    if (setup.outputs()) judge_outputs(desc, *expected, bench, arrays, setup.residual, comparison);
   };
   return made;
+}
+
+// Tokens with three inputs that are not zero, as those of linear: little is left of the first choice's gate sum of one
+// hidden value, or of its up sum.
+void add_accumulator(const ExpertsDesc& desc, const WeightSource& source, const CaseContext& context,
+                     std::vector<Case<ExpertsOp>>& cases) {
+  constexpr int64_t kDistances[] = {1, 16, 2, 32, 4, 64, 8};
+  constexpr int32_t kProbes = 2 * static_cast<int32_t>(std::size(kDistances));
+  struct Probe {
+    int64_t first, distance;
+    double x[3];
+  };
+  CaseRandom random(context.seed + 11);
+  std::vector<Probe> probes;
+  const Choice choice = choices(1, desc, context.seed);
+  for (int32_t t = 0; t < std::min(kProbes, context.bucket.tokens); ++t) {
+    const int64_t distance = std::min(kDistances[static_cast<size_t>(t / 2)], (desc.hidden - 1) / 2);
+    const int64_t first = random.below(desc.hidden - 2 * distance), row = random.below(desc.intermediate);
+    CaseRows rows({&source.matrices[static_cast<size_t>(3 * choice(t, 0) + t % 2)], 1}, desc.hidden);
+    const auto w = rows.row(row);
+    const double w_a = w[static_cast<size_t>(first)], w_b = w[static_cast<size_t>(first + distance)],
+                 w_c = w[static_cast<size_t>(first + 2 * distance)];
+    if (distance == 0 || w_a == 0 || w_b == 0 || w_c == 0) continue;
+    const double little = std::ldexp(1.0, std::ilogb(std::abs(w_a * w_c / w_b)) - 12);
+    probes.push_back(
+        {first, distance, {round_to_dtype(desc.activation, w_c), little, -round_to_dtype(desc.activation, w_a)}});
+  }
+  if (probes.empty()) return;
+  const auto input = [&](int64_t t, int64_t k) {
+    const Probe& probe = probes[static_cast<size_t>(t)];
+    const int64_t from = k - probe.first;
+    const bool inside = from >= 0 && from <= 2 * probe.distance && from % probe.distance == 0;
+    return inside ? probe.x[from / probe.distance] : 0.0;
+  };
+  const auto tokens = static_cast<int32_t>(probes.size());
+  cases.push_back(make_case(desc, source, context,
+                            {fmt::format("accumulator T={}", tokens), tokens, choice, input, false, false,
+                             Evidence::kAccumulator, int64_t{1} << 40}));
 }
 
 }  // namespace
@@ -274,17 +317,18 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
                                  const int64_t block = (7 * t + 11 * round + offset) % blocks;
                                  return k == 16 * block + (5 * t + round + offset) % 16 ? 4.0 : 0.0;
                                },
-                               false, false, true, int64_t{1} << 40}));
+                               false, false, Evidence::kIdentity, int64_t{1} << 40}));
   }
   auto random = std::make_shared<CaseRandom>(context.seed + 9);
-  cases.push_back(
-      make_case(desc, source, context,
-                {"every expert", all, choices(0, desc, 0),
-                 [random, &context, &desc](int64_t t, int64_t k) {
-                   const auto* embedding = embedding_input(context, t, desc.hidden);
-                   return embedding == nullptr ? random->normal() : (*embedding)[static_cast<size_t>(k)];
-                 },
-                 false, false, false, context.effort == Effort::kFull ? int64_t{1} << 40 : 8 * kCheckWork}));
+  cases.push_back(make_case(
+      desc, source, context,
+      {"every expert", all, choices(0, desc, 0),
+       [random, &context, &desc](int64_t t, int64_t k) {
+         const auto* known = activation_input(context, t, desc.hidden);
+         return known == nullptr ? random->normal() : (*known)[static_cast<size_t>(k)];
+       },
+       false, false, Evidence::kSampled, context.effort == Effort::kFull ? int64_t{1} << 40 : 8 * kCheckWork}));
+  if (context.effort != Effort::kLight) add_accumulator(desc, source, context, cases);
   for (size_t i = 0; i < cases.size(); ++i) {
     TokenCounts& tokens = cases[i].args.tokens;
     tokens.decode = decode_tokens(tokens.total, i, context.bucket);

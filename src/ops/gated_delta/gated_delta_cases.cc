@@ -109,8 +109,9 @@ class ChunkError {
 
 class Judge {
  public:
-  Judge(const GatedDeltaDesc& desc, const Bench& bench, const Arrays& arrays, const CaseBatch& batch, int32_t decode)
-      : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch), decode_(decode) {}
+  Judge(const GatedDeltaDesc& desc, const Bench& bench, const Arrays& arrays, const CaseBatch& batch, int32_t decode,
+        Evidence kind)
+      : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch), decode_(decode), kind_(kind) {}
 
   // All tokens of a sequence for one column of one head.
   void column(size_t s, int32_t head, int32_t column, Comparison& comparison) const {
@@ -162,7 +163,7 @@ class Judge {
       }
       const double summed = chunk ? chunk->output(token) : sum_error(desc_.key_dim, out_magnitudes);
       const double accumulated = q_norm * error + summed + kUnit * out_magnitudes;
-      comparison.within(Evidence::kSampled, "out", t, value, bench_.at(arrays_.out, t, value), out,
+      comparison.within(kind_, "out", t, value, bench_.at(arrays_.out, t, value), out,
                         accumulated + ulp(desc_.activation, std::abs(out) + accumulated));
     }
     if (chunk) error += chunk->after();
@@ -182,6 +183,34 @@ class Judge {
   const Arrays& arrays_;
   const CaseBatch& batch_;
   int32_t decode_;
+  Evidence kind_;
+};
+
+// Vectors of which three places are not zero, a distance apart that differs from sequence to sequence. The state holds
+// there L, little and -L in each column. Of the even sequences q has equal values at the outer two, and k is zero: what
+// is left of S^T q is little. Of the odd ones it is k, and q sees what beta v - S^T k left in the middle.
+class Cancelling {
+ public:
+  explicit Cancelling(int32_t dim) : dim_(dim) {}
+  bool possible() const { return dim_ >= 3; }
+  double q(int64_t s, int64_t i) const {
+    return s % 2 == 0 ? (place(s, i) >= 0 ? 0.0625 : 0) : place(s, i) == 1 ? 1 : 0;
+  }
+  double k(int64_t s, int64_t i) const { return s % 2 == 1 && place(s, i) >= 0 ? 0.5 : 0; }
+  double state(int64_t s, int64_t i, int64_t column) const {
+    const double large = 1 + static_cast<double>((7 * column + 3 * s) % 128) / 128;
+    const int32_t at = place(s, i);
+    return at < 0 ? 0 : at == 1 ? large * 0x1.8p-12 : at == 0 ? large : -large;
+  }
+
+ private:
+  // 0, 1 or 2 of the three; else -1.
+  int32_t place(int64_t s, int64_t i) const {
+    const int64_t distance = std::min<int64_t>(int64_t{1} << (s / 2), (dim_ - 1) / 2);
+    const int64_t from = i - s % std::max<int64_t>(1, dim_ - 2 * distance);
+    return from >= 0 && from <= 2 * distance && from % distance == 0 ? static_cast<int32_t>(from / distance) : -1;
+  }
+  int32_t dim_;
 };
 
 // Unit vectors per head, times `length`.
@@ -200,7 +229,11 @@ std::vector<double> unit_heads(int32_t tokens, int32_t heads, int32_t dim, doubl
 
 std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoWeights&, const CaseContext& context) {
   std::vector<Case<GatedDeltaOp>> cases;
-  for (const CaseSteps& steps : case_steps(context, false)) {
+  for (const CaseSteps& steps : case_steps(context, false, {CaseValues::kCancelling, CaseValues::kNotFinite})) {
+    const bool cancelling = steps.values == CaseValues::kCancelling,
+               not_finite = steps.values == CaseValues::kNotFinite;
+    const Cancelling sparse(desc.key_dim);
+    if (cancelling && !sparse.possible()) continue;
     CaseRandom random(context.seed + cases.size());
     const auto batch = std::make_shared<CaseBatch>(steps.sequences, random);
     const int32_t tokens = batch->tokens();
@@ -219,12 +252,24 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
       return [&list, keys](int64_t t, int64_t i) { return list[static_cast<size_t>(t * keys + i)]; };
     };
     Arrays arrays{};
-    arrays.q = bench.add("q", DType::kF32, tokens, keys, Role::kInput, 64, from(unit_q));
-    arrays.k = bench.add("k", DType::kF32, tokens, keys, Role::kInput, 64, from(unit_k));
-    arrays.v = bench.add("v", desc.activation, tokens, values, Role::kInput, 64,
-                         [&](int64_t t, int64_t i) { return mixed_input(random, t % 8 == 4 ? 0 : t, i); });
+    // Not finite: v, and with it the state; a state that is read; q, which no state keeps.
+    if (not_finite && steps.variant < 2) made.flags = Sentinel::kNonFiniteState;
+    const int64_t last = tokens - 1;
+    arrays.q = bench.add("q", DType::kF32, tokens, keys, Role::kInput, 64, [&](int64_t t, int64_t i) {
+      if (cancelling) return sparse.q(t, i % desc.key_dim);
+      return not_finite && steps.variant == 2 && t == last ? std::nan("") : from(unit_q)(t, i);
+    });
+    arrays.k = bench.add("k", DType::kF32, tokens, keys, Role::kInput, 64, [&](int64_t t, int64_t i) {
+      return cancelling ? sparse.k(t, i % desc.key_dim) : from(unit_k)(t, i);
+    });
+    arrays.v = bench.add("v", desc.activation, tokens, values, Role::kInput, 64, [&](int64_t t, int64_t i) {
+      if (cancelling) return 0.0;
+      if (not_finite && steps.variant == 0 && t == last && i == values - 1) return std::nan("");
+      return mixed_input(random, t % 8 == 4 ? 0 : t, i);
+    });
     arrays.g = bench.add("g", DType::kF32, tokens, desc.value_heads, Role::kInput, 0, [&](int64_t t, int64_t h) {
       const double u = random.uniform();
+      if (cancelling) return 0.0;
       return (t + h) % 7 == 3 ? -30 * u : (t + h) % 7 == 5 ? -1e-4 * u : -u;  // forgets nearly all, nothing, some
     });
     arrays.beta = bench.add("beta", DType::kF32, tokens, desc.value_heads, Role::kInput, 0,
@@ -233,9 +278,14 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
         bench.add("state", DType::kF32, batch->slots(), elements, Role::kInOut, 64, [&](int64_t slot, int64_t i) {
           const bool read =
               std::find(batch->state_read.begin(), batch->state_read.end(), slot) != batch->state_read.end();
-          return read ? 0.3 * random.normal() : case_poison(slot + i);
+          if (!read) return case_poison(slot + i);
+          if (cancelling) return sparse.state(slot / 2, i / desc.value_dim % desc.key_dim, i % desc.value_dim);
+          return not_finite && steps.variant == 1 && i == elements - 1 ? INFINITY : 0.3 * random.normal();
         });
-    for (int32_t slot : batch->state_write) bench.expect_written(arrays.state, slot * (elements + 64), elements);
+    for (size_t s = 0; s < batch->sequences.size(); ++s) {
+      if (batch->sequences[s].tokens == 0) continue;
+      bench.expect_written(arrays.state, batch->state_write[s] * (elements + 64), elements);
+    }
     arrays.out = bench.add("out", desc.activation, tokens, values, Role::kOutput, 64);
     RecurrentStateView state;
     state.delta = bench.pointer<float>(arrays.state);
@@ -250,12 +300,18 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
                  bench.view(arrays.out)};
     const uint64_t seed = context.seed;
     const int64_t work = context.effort == Effort::kFull ? 16 * kCheckWork : kCheckWork;
-    made.judge = [&bench, desc, arrays, batch, tokens, seed, work, decode = steps.decode](Comparison& comparison) {
-      const Judge judge(desc, bench, arrays, *batch, decode);
+    const Evidence kind = cancelling ? Evidence::kAccumulator : Evidence::kSampled;
+    // Of the sequences with what is not finite the flags are judged, and of the others that nothing came of it.
+    const size_t judged = not_finite ? (steps.variant == 1 ? 0 : batch->sequences.size() - 1) : batch->sequences.size();
+    made.digest = !not_finite;  // NaNs have many encodings
+    made.judge = [&bench, desc, arrays, batch, tokens, seed, work, kind, judged,
+                  decode = steps.decode](Comparison& comparison) {
+      const Judge judge(desc, bench, arrays, *batch, decode, kind);
       const int64_t columns = int64_t{desc.value_heads} * desc.value_dim;
       // Odd, so that all residues of a tile are met in turn.
       const int64_t step = std::max<int64_t>(1, 4 * tokens * columns * desc.key_dim / work) | 1;
-      for (size_t s = 0; s < batch->sequences.size(); ++s) {
+      for (size_t s = 0; s < judged; ++s) {
+        if (batch->sequences[s].tokens == 0) continue;
         for (int64_t c = static_cast<int64_t>((seed + s) % static_cast<uint64_t>(step)); c < columns; c += step) {
           judge.column(s, static_cast<int32_t>(c / desc.value_dim), static_cast<int32_t>(c % desc.value_dim),
                        comparison);

@@ -20,9 +20,10 @@ namespace assay::ops {
 namespace {
 
 constexpr int64_t kTile = 64;
-constexpr int64_t kCheckWork = 3'000'000;   // multiply-adds in fp64 for one case
-constexpr int64_t kRunWork = 15'000'000;    // of a row, for one case
-constexpr int64_t kProjected = 64'000'000;  // largest matrix whose every weight enters a projection
+constexpr int64_t kCheckWork = 3'000'000;      // multiply-adds in fp64 for one case
+constexpr int64_t kRunWork = 15'000'000;       // of a row, for one case
+constexpr int64_t kCrowdWork = 1'000'000'000;  // of the one case in which a large matrix has many tokens
+constexpr int64_t kProjected = 64'000'000;     // largest matrix whose every weight enters a projection
 
 enum class Residual { kNone, kApart, kInPlace };
 
@@ -74,8 +75,8 @@ constexpr Arrays kArrays{0, 1, 2};
 void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Case<LinearOp>>& cases) {
   CaseRandom random(context.seed + static_cast<uint64_t>(setup.tokens));
   Case<LinearOp> made = place(setup, context, [&](int64_t t, int64_t k) {
-    const auto* embedding = embedding_input(context, t, setup.desc.k);
-    return embedding == nullptr ? mixed_input(random, t, k) : (*embedding)[static_cast<size_t>(k)];
+    const auto* known = activation_input(context, t, setup.desc.k);
+    return known == nullptr ? mixed_input(random, t, k) : (*known)[static_cast<size_t>(k)];
   });
   made.name = fmt::format("mixed T={} decode={}{}", setup.tokens, setup.decode,
                           setup.residual == Residual::kNone    ? ""
@@ -242,13 +243,12 @@ void add_projection(const LinearDesc& desc, const WeightSource& source, const Ca
   cases.push_back(std::move(made));
 }
 
-// Tokens with three inputs that are not zero: x_a w_a + x_c w_c = 0 exactly for one output n, with x_a = w_c and
-// x_c = -w_a; and x_b w_b, smaller than those by 2^-8, 2^-12 or 2^-16, is what is left. a, b and c are 1 to 64 apart,
-// so that with one distance or another the three meet in one partial sum, whatever the row's order.
+// Tokens with three inputs that are not zero: x_a w_a and x_c w_c cancel for one output n, with x_a = w_c and
+// x_c = -w_a (rounded to the activations' dtype where a weight has more bits, and then not quite); x_b w_b, smaller
+// than those by 2^-8, 2^-12 or 2^-16, is what is left. a, b and c are 1 to 64 apart, so that with one distance or
+// another the three meet in one partial sum, whatever the row's order.
 void add_accumulator(const LinearDesc& desc, const WeightSource& source, const CaseContext& context,
                      std::vector<Case<LinearOp>>& cases) {
-  // Weights as inputs must be exact in the activations' dtype.
-  if (desc.format == numeric::WeightFormat::kF16 && desc.activation == DType::kBf16) return;
   constexpr int64_t kDistances[] = {1, 16, 2, 32, 4, 64, 8};
   constexpr int kShifts[] = {12, 8, 16};
   struct Probe {
@@ -270,11 +270,12 @@ void add_accumulator(const LinearDesc& desc, const WeightSource& source, const C
     if (w_a == 0 || w_b == 0 || w_c == 0) continue;
     const double large = std::abs(w_a * w_c);
     const double x_b = std::ldexp(1.0, std::ilogb(large / std::abs(w_b)) - shift);
-    const double sum = rows.scale() * x_b * w_b;
+    const double x_a = round_to_dtype(desc.activation, w_c), x_c = -round_to_dtype(desc.activation, w_a);
+    const double sum = rows.scale() * (x_a * w_a + x_b * w_b + x_c * w_c);
     const double magnitudes = std::abs(rows.scale()) * (2 * large + std::abs(x_b * w_b));
     double accumulated = sum_error(3, magnitudes) + kUnit * std::abs(sum);
     if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
-    probes->push_back({a, b, c, n, w_c, x_b, -w_a, sum, accumulated});
+    probes->push_back({a, b, c, n, x_a, x_b, x_c, sum, accumulated});
   }
   if (probes->empty()) return;
   const auto tokens = static_cast<int32_t>(probes->size());
@@ -302,7 +303,13 @@ std::vector<Case<LinearOp>> make_cases(const LinearDesc& desc, const LinearOp::W
   std::vector<Case<LinearOp>> cases;
   const WeightSource& source = context.weights.source(weights.matrix);
   const auto most = static_cast<int32_t>(std::clamp<int64_t>(kRunWork / (desc.n * desc.k), 3, 100'000));
-  for (int32_t tokens : token_counts(context, context.bucket.tokens, most)) {
+  std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
+  // Rows take another way above a few tokens: that is seen whatever the sizes.
+  constexpr int32_t kCrowd = 17;
+  const bool crowd =
+      counts.back() < kCrowd && kCrowd <= context.bucket.tokens && kCrowd * desc.n * desc.k <= kCrowdWork;
+  if (crowd && context.effort == Effort::kNormal) counts.push_back(kCrowd);
+  for (int32_t tokens : counts) {
     const auto kind = static_cast<Residual>(cases.size() % 3);
     add_sampled({desc, &source, tokens, decode_tokens(tokens, cases.size(), context.bucket),
                  context.effort == Effort::kWeights ? Residual::kNone : kind},

@@ -1,6 +1,8 @@
 // linear, the definition: for one output after the other the fp64 sum over k of x * W, W decoded from the file's bytes.
-// NVFP4: code * block scale is exact in a double; the global scale multiplies the sum. A row is decoded once for all
-// tokens.
+// NVFP4: code * block scale is exact in a double; the global scale multiplies the sum. A row is decoded once for a
+// block of tokens; four sums run at once, each by itself, since an addition waits for the one before it.
+#include <algorithm>
+
 #include "numeric/decode.h"
 #include "ops/checked_source.h"
 #include "ops/linear/linear_rows.h"
@@ -18,24 +20,48 @@ class LinearReference : public Plan<LinearOp::Args> {
     }
   }
 
+  // A weight row and the inputs of a block.
+  static size_t workspace_bytes(const LinearDesc& desc) {
+    return static_cast<size_t>((1 + kBlock) * desc.k) * sizeof(double);
+  }
+
   void enqueue(const LinearOp::Args& args, const Launch& launch) const override {
     auto* weights = static_cast<double*>(launch.workspace.data);
-    int64_t n = 0;
-    for (size_t m = 0; m < matrices_.size(); ++m) {
-      for (int64_t row = 0; row < matrices_[m].rows; ++row, ++n) {
-        numeric::decode_row(matrices_[m], row, weights);
-        for (int32_t t = 0; t < args.tokens.total; ++t) {
-          double sum = 0.0;
-          for (int64_t k = 0; k < desc_.k; ++k) sum += reference::load(args.x, t, k) * weights[k];
-          double value = reference::round_to(desc_.output, sum * scales_[m]);
-          if (args.residual) value += reference::load(args.residual, t, n);
-          reference::store(args.y, t, n, value);
+    double* inputs = weights + desc_.k;
+    for (int32_t first = 0; first < args.tokens.total; first += kBlock) {
+      const int32_t count = std::min(kBlock, args.tokens.total - first);
+      for (int32_t t = 0; t < count; ++t) {
+        for (int64_t k = 0; k < desc_.k; ++k) inputs[t * desc_.k + k] = reference::load(args.x, first + t, k);
+      }
+      int64_t n = 0;
+      for (size_t m = 0; m < matrices_.size(); ++m) {
+        for (int64_t row = 0; row < matrices_[m].rows; ++row, ++n) {
+          numeric::decode_row(matrices_[m], row, weights);
+          int32_t t = 0;
+          for (; t + 4 <= count; t += 4) outputs<4>(args, first + t, n, inputs + t * desc_.k, weights, scales_[m]);
+          for (; t < count; ++t) outputs<1>(args, first + t, n, inputs + t * desc_.k, weights, scales_[m]);
         }
       }
     }
   }
 
  private:
+  static constexpr int32_t kBlock = 64;
+
+  template <int T>
+  void outputs(const LinearOp::Args& args, int32_t first, int64_t n, const double* x, const double* weights,
+               double scale) const {
+    double sums[T] = {};
+    for (int64_t k = 0; k < desc_.k; ++k) {
+      for (int t = 0; t < T; ++t) sums[t] += x[t * desc_.k + k] * weights[k];
+    }
+    for (int t = 0; t < T; ++t) {
+      double value = reference::round_to(desc_.output, sums[t] * scale);
+      if (args.residual) value += reference::load(args.residual, first + t, n);
+      reference::store(args.y, first + t, n, value);
+    }
+  }
+
   LinearDesc desc_;
   std::vector<numeric::EncodedMatrix> matrices_;  // with global scale 1
   std::vector<double> scales_;
@@ -50,7 +76,7 @@ const Impl<LinearOp> kLinearReference{
     .layout = [](const LinearDesc&) { return &kFileLayout; },
     .can_run = [](const LinearDesc& desc, const DeviceCaps&) { return refuse_weight_only(desc); },
     .workspace_bytes = [](const LinearDesc& desc, const Bucket&,
-                          MakeContext&) { return static_cast<size_t>(desc.k) * sizeof(double); },
+                          MakeContext&) { return LinearReference::workspace_bytes(desc); },
     .make = [](const LinearDesc& desc, const Bucket&, const LinearOp::Weights& weights,
                MakeContext& context) -> Result<PlanPtr<LinearOp>> {
       ASSAY_ASSIGN(const WeightSource* source,

@@ -97,9 +97,9 @@ std::vector<Case<QkNormRopeOp>> make_cases(const QkNormRopeDesc& desc, const QkN
   std::vector<Case<QkNormRopeOp>> cases;
   const auto judge = std::make_shared<Judge>(desc, decoded(context.weights.source(weights.q_norm)),
                                              decoded(context.weights.source(weights.k_norm)));
-  for (const CaseSteps& steps : case_steps(context, true)) {
+  for (const CaseSteps& steps : case_steps(context, true, {CaseValues::kNotFinite})) {
     CaseRandom random(context.seed + cases.size());
-    const auto batch = std::make_shared<CaseBatch>(steps.sequences, random);
+    const auto batch = std::make_shared<CaseBatch>(steps.sequences, random, 1);  // a prefix that nobody may write
     const int32_t tokens = batch->tokens();
     const int64_t dim = desc.head_dim;
     const int64_t cols = desc.heads * dim * (desc.output_gate ? 2 : 1) + 2 * desc.kv_heads * dim;
@@ -110,8 +110,14 @@ std::vector<Case<QkNormRopeOp>> make_cases(const QkNormRopeDesc& desc, const QkN
     made.bench = std::make_unique<Bench>(context.device);
     Bench& bench = *made.bench;
     Arrays arrays{};
-    arrays.qkv = bench.add("qkv", desc.activation, tokens, cols, Role::kInput, 64,
-                           [&](int64_t t, int64_t i) { return mixed_input(random, t, i); });
+    // A value of v, of k, of q: only what is kept is flagged.
+    const bool not_finite = steps.values == CaseValues::kNotFinite;
+    const int64_t bad = steps.variant == 2 ? dim - 1 : cols - 1 - steps.variant * desc.kv_heads * dim;
+    if (not_finite && steps.variant < 2) made.flags = Sentinel::kNonFiniteKv;
+    arrays.qkv = bench.add("qkv", desc.activation, tokens, cols, Role::kInput, 64, [&](int64_t t, int64_t i) {
+      const bool chosen = not_finite && t == tokens - 2 && i == bad;
+      return chosen ? (steps.variant == 1 ? INFINITY : std::nan("")) : mixed_input(random, t, i);
+    });
     arrays.q = bench.add("q", desc.activation, tokens, desc.heads * dim, Role::kOutput, 64);
     // One page a row; nothing but the tokens' own places may change.
     const int64_t page = desc.kv_heads * kCasePageTokens * dim, page_stride = page + 64;
@@ -139,9 +145,11 @@ std::vector<Case<QkNormRopeOp>> make_cases(const QkNormRopeDesc& desc, const QkN
                        page_stride,
                        1,
                        1};
-    made.judge = [&bench, judge, batch, arrays, page_stride, tokens](Comparison& comparison) {
+    made.digest = !not_finite;  // NaNs have many encodings
+    made.judge = [&bench, judge, batch, arrays, page_stride, tokens, not_finite](Comparison& comparison) {
       const int32_t step = std::max(1, tokens / 16);
       for (int32_t t = tokens - 1; t >= 0; t -= step) {
+        if (not_finite && t == tokens - 2) continue;
         judge->token(bench, arrays, *batch, page_stride, t, comparison);
       }
     };

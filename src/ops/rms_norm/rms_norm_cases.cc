@@ -56,12 +56,23 @@ std::vector<Case<RmsNormOp>> make_cases(const RmsNormDesc& desc, const RmsNormOp
   numeric::decode_row(context.weights.source(weights.weight).matrices[0], 0, weight.data());
   const int64_t cols = desc.width * desc.groups;
   const auto most = static_cast<int32_t>(std::clamp<int64_t>(400'000 / cols, 3, 100'000));
-  for (int32_t tokens : token_counts(context, context.bucket.tokens, most)) {
+  std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
+  // The last three: token 1 has a NaN, or infinity; or a row that is not gathered has.
+  const size_t usual = counts.size();
+  constexpr int32_t kNotFinite = 4;
+  if (kNotFinite <= context.bucket.tokens) counts.insert(counts.end(), 3, kNotFinite);
+  for (int32_t tokens : counts) {
     CaseRandom random(context.seed + static_cast<uint64_t>(tokens));
     Case<RmsNormOp> made;
-    const bool gated = desc.kind == NormKind::kGated, gather = !gated && cases.size() % 3 == 1;
-    const bool in_place = !gather && cases.size() % 3 == 2;
-    made.name = fmt::format("mixed T={}{}", tokens, gather ? " gather" : in_place ? " in place" : "");
+    const bool gated = desc.kind == NormKind::kGated, not_finite = cases.size() >= usual;
+    const size_t variant = not_finite ? cases.size() - usual : 0;
+    const bool gather = !gated && (not_finite ? variant == 2 : cases.size() % 3 == 1);
+    const bool in_place = !gather && !not_finite && cases.size() % 3 == 2;
+    made.name = fmt::format("{} T={}{}", not_finite ? "not finite" : "mixed", tokens,
+                            gather     ? " gather"
+                            : in_place ? " in place"
+                                       : "");
+    if (not_finite && !gated && variant < 2) made.flags = Sentinel::kNonFiniteResidual;
     made.work = tokens * cols * 4;
     made.bucket = {tokens, tokens, tokens};
     made.bench = std::make_unique<Bench>(context.device);
@@ -69,7 +80,10 @@ std::vector<Case<RmsNormOp>> make_cases(const RmsNormDesc& desc, const RmsNormOp
     const int64_t rows = gather ? tokens + 5 : tokens;
     Arrays arrays{};
     arrays.x = bench.add("x", desc.activation, rows, cols, in_place ? Role::kInOut : Role::kInput, 64,
-                         [&](int64_t t, int64_t i) { return mixed_input(random, t, i); });
+                         [&](int64_t t, int64_t i) {
+                           if (!not_finite || t != 1 || i != cols - 1) return mixed_input(random, t, i);
+                           return variant == 1 ? INFINITY : std::nan("");
+                         });
     arrays.y = arrays.x;
     if (in_place) {
       for (int64_t t = 0; t < rows; ++t) bench.expect_written(arrays.x, t * (cols + 64), cols);
@@ -83,11 +97,16 @@ std::vector<Case<RmsNormOp>> make_cases(const RmsNormDesc& desc, const RmsNormOp
       made.args.z = bench.view(arrays.z);
     }
     std::vector<int32_t> from(static_cast<size_t>(tokens));
-    for (size_t t = 0; t < from.size(); ++t) from[t] = static_cast<int32_t>(gather ? random.below(rows) : t);
+    for (size_t t = 0; t < from.size(); ++t) {
+      from[t] = static_cast<int32_t>(gather ? random.below(rows) : t);
+      if (gather && not_finite && from[t] == 1) from[t] = 0;
+    }
     if (gather) made.args.gather = bench.pointer<const int32_t>(bench.add_array<int32_t>("gather", from));
-    made.judge = [&bench, desc, weight, arrays, from](Comparison& comparison) {
+    made.digest = !not_finite;  // NaNs have many encodings
+    made.judge = [&bench, desc, weight, arrays, from, not_finite](Comparison& comparison) {
       Block block;
       for (size_t t = 0; t < from.size(); ++t) {
+        if (not_finite && from[t] == 1) continue;
         for (int64_t group = 0; group < desc.groups; ++group) {
           judge_chunk(bench, desc, weight, arrays, from[t], static_cast<int64_t>(t), group * desc.width, block,
                       comparison);

@@ -54,6 +54,10 @@ Expected expect(const RouterDesc& desc, std::span<const numeric::EncodedMatrix> 
     for (size_t i = 0; i < inputs.size(); ++i) {
       const CaseDot dot = case_dot(inputs[i], weights);
       const double value = dot.sum * decoded.scale(), magnitudes = dot.magnitudes * std::abs(decoded.scale());
+      if (!std::isfinite(value)) {
+        expected.logits[i].push_back({value, 0});
+        continue;
+      }
       double accumulated = sum_error(desc.hidden, magnitudes) + kUnit * std::abs(value);
       if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
       expected.logits[i].push_back({value, accumulated + ulp(desc.activation, std::abs(value) + accumulated)});
@@ -72,8 +76,11 @@ void judge_token(const RouterDesc& desc, const Bench& bench, const Arrays& array
   }
   std::vector<int32_t> order(own.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return own[static_cast<size_t>(a)] > own[static_cast<size_t>(b)]; });
+  const auto rank = [&](int32_t e) {
+    const double logit = own[static_cast<size_t>(e)];
+    return std::isnan(logit) ? -INFINITY : logit;
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return rank(a) > rank(b); });
   if (arrays.forced >= 0) {
     for (int32_t i = 0; i < desc.top_k; ++i) {
       order[static_cast<size_t>(i)] = static_cast<int32_t>(bench.initial(arrays.forced, t, i));
@@ -86,9 +93,15 @@ void judge_token(const RouterDesc& desc, const Bench& bench, const Arrays& array
   for (int32_t i = 0; i < desc.top_k; ++i) {
     sum += std::exp(own[static_cast<size_t>(order[static_cast<size_t>(i)])] - largest);
   }
+  const bool undefined = std::any_of(own.begin(), own.end(), [](double l) { return std::isnan(l) || l == INFINITY; });
   for (int32_t i = 0; i < desc.top_k; ++i) {
     const int32_t id = order[static_cast<size_t>(i)];
     comparison.equal(Evidence::kSampled, "ids", t, i, bench.at(arrays.ids, t, i), id);
+    if (undefined) {
+      comparison.equal(Evidence::kSampled, "weights", t, i, bench.at(arrays.weights, t, i), std::nan(""));
+      continue;
+    }
+    if (std::isinf(largest)) continue;  // of -infinity alone there is no softmax
     const double below = largest - own[static_cast<size_t>(id)], weight = std::exp(-below) / sum;
     comparison.within(Evidence::kSampled, "weights", t, i, bench.at(arrays.weights, t, i), weight,
                       (16 + 2 * below) * kUnit * weight + 1e-37);
@@ -96,6 +109,9 @@ void judge_token(const RouterDesc& desc, const Bench& bench, const Arrays& array
   if (!desc.shared_gate) return;
   const Logit& z = logits.back();
   const double s = 1 / (1 + std::exp(-z.value));
+  if (!std::isfinite(z.value)) {
+    return comparison.equal(Evidence::kSampled, "shared_scale", t, 0, bench.at(arrays.shared, t, 0), s);
+  }
   // |z| tells how far sigmoid bends within the bound: its slope changes by a factor of at most e^bound.
   const double slope = s * (1 - s) * std::exp(std::min(z.bound, 1.0));
   comparison.within(Evidence::kSampled, "shared_scale", t, 0, bench.at(arrays.shared, t, 0), s,
@@ -109,20 +125,33 @@ std::vector<Case<RouterOp>> make_cases(const RouterDesc& desc, const RouterOp::W
   std::vector<Case<RouterOp>> cases;
   const auto matrices = stacked(desc, weights, context.weights);
   const auto most = static_cast<int32_t>(std::clamp<int64_t>(20'000'000 / (desc.experts * desc.hidden), 3, 100'000));
-  for (int32_t tokens : token_counts(context, context.bucket.tokens, most)) {
+  // The last case: token 1 has one infinite input, 2 has two, so that logits are infinite of either sign and NaN, and 3
+  // has a NaN.
+  std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
+  constexpr int32_t kNotFinite = 5;
+  const bool unusual = context.effort != Effort::kWeights && kNotFinite <= context.bucket.tokens;
+  const size_t usual = counts.size();
+  if (unusual) counts.push_back(kNotFinite);
+  for (int32_t tokens : counts) {
     CaseRandom random(context.seed + static_cast<uint64_t>(tokens));
-    const bool forced = cases.size() % 3 == 1;
+    const bool not_finite = cases.size() == usual, forced = !not_finite && cases.size() % 3 == 1;
+    const auto bad = [&](int64_t t, int64_t k) {
+      if (!not_finite || t < 1 || t > 3) return 0.0;
+      const bool first = k == desc.hidden / 2, second = t == 2 && k == 0;
+      return !first && !second ? 0.0 : t == 3 ? std::nan("") : INFINITY;
+    };
     Case<RouterOp> made;
-    made.name = fmt::format("mixed T={}{}", tokens, forced ? " forced" : "");
+    made.name = fmt::format("{} T={}{}", not_finite ? "not finite" : "mixed", tokens, forced ? " forced" : "");
     made.work = tokens * desc.experts * desc.hidden;
     made.bucket = {tokens, tokens, tokens};
     made.bench = std::make_unique<Bench>(context.device);
     Bench& bench = *made.bench;
     Arrays arrays{-1, -1, -1, -1, -1, -1};
     arrays.x = bench.add("x", desc.activation, tokens, desc.hidden, Role::kInput, 64, [&](int64_t t, int64_t k) {
-      const auto* embedding = embedding_input(context, t, desc.hidden);
-      return embedding == nullptr ? (t % 8 == 4 ? 0x1p-12 : 1) * mixed_input(random, t, k)
-                                  : (*embedding)[static_cast<size_t>(k)];
+      const auto* known = activation_input(context, t, desc.hidden);
+      if (const double value = bad(t, k); value != 0) return value;
+      return known == nullptr ? (t % 8 == 4 ? 0x1p-12 : 1) * mixed_input(random, t, k)
+                              : (*known)[static_cast<size_t>(k)];
     });
     arrays.ids = bench.add("ids", DType::kI32, tokens, desc.top_k, Role::kOutput, 0);
     arrays.weights = bench.add("weights", DType::kF32, tokens, desc.top_k, Role::kOutput, 0);
@@ -143,6 +172,7 @@ std::vector<Case<RouterOp>> make_cases(const RouterDesc& desc, const RouterOp::W
       made.args.forced_ids = bench.view(arrays.forced);
     }
     auto expected = std::make_shared<Expected>(expect(desc, matrices, bench, arrays.x, tokens));
+    made.digest = !not_finite;  // NaNs have many encodings
     made.judge = [&bench, desc, arrays, expected](Comparison& comparison) {
       for (size_t i = 0; i < expected->tokens.size(); ++i) {
         judge_token(desc, bench, arrays, expected->tokens[i], expected->logits[i], comparison);

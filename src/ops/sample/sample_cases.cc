@@ -52,15 +52,19 @@ bool admissible(const std::vector<double>& weights, const SampleParams& params, 
   return false;
 }
 
+bool is_bad(const SampleDesc& desc, const Row& row) {
+  const auto& logits = row.logits;
+  return std::any_of(logits.begin(), logits.end(), [](double l) { return std::isnan(l) || l == INFINITY; }) ||
+         std::none_of(logits.begin(), logits.begin() + desc.real_vocab, [](double l) { return std::isfinite(l); });
+}
+
 void judge_row(const SampleDesc& desc, const Row& row, const SampleResult& result, int64_t index,
                Comparison& comparison) {
   const auto equal = [&](const char* what, int64_t col, double got, double expected) {
     comparison.equal(Evidence::kSampled, what, index, col, got, expected);
   };
   std::vector<double> logits = row.logits;
-  const auto real_end = logits.begin() + desc.real_vocab;
-  const bool bad = std::any_of(logits.begin(), logits.end(), [](double l) { return std::isnan(l) || l == INFINITY; }) ||
-                   std::none_of(logits.begin(), real_end, [](double l) { return std::isfinite(l); });
+  const bool bad = is_bad(desc, row);
   equal("numerical_error", 0, result.numerical_error != 0, bad);
   if (bad) {
     equal("token of a bad row", 0, result.token, -1);
@@ -191,16 +195,19 @@ std::vector<Case<SampleOp>> make_cases(const SampleDesc& desc, const NoWeights&,
     auto made_rows = std::make_shared<std::vector<Row>>();
     std::vector<SampleParams> params;
     std::vector<LogitAdjustment> adjustments;
+    bool bad = false;
     for (int32_t r = 0; r < rows; ++r) {
       Row& row = made_rows->emplace_back(make_row(desc, rows == 1 ? 5 : r, random));
       row.params.first_adjustment = static_cast<int32_t>(adjustments.size());
       row.params.adjustment_count = static_cast<int32_t>(row.adjustments.size());
       adjustments.insert(adjustments.end(), row.adjustments.begin(), row.adjustments.end());
       params.push_back(row.params);
+      bad = bad || is_bad(desc, row);
     }
     if (adjustments.empty()) adjustments.emplace_back();  // arrays are never empty
     Case<SampleOp> made;
     made.name = fmt::format("R={}", rows);
+    if (bad) made.flags = Sentinel::kNonFiniteLogits;
     made.work = int64_t{rows} * desc.vocab * 8;
     made.bucket = {rows, rows, rows};
     made.bench = std::make_unique<Bench>(context.device);
