@@ -189,12 +189,15 @@ void bench_linear(Bench& bench) {
     WeightFormat format;
     std::vector<int32_t> tokens;
   };
-  const std::vector<int32_t> all = {1, 8, 64, 2048}, few = {1, 8, 64};
-  const Shape shapes[] = {
-      {"gdn in_proj", 12352, 2048, WeightFormat::kBf16, all},  {"gdn out_proj", 2048, 4096, WeightFormat::kBf16, all},
-      {"attention qkv", 9216, 2048, WeightFormat::kBf16, few}, {"shared gate_up", 1024, 2048, WeightFormat::kBf16, few},
-      {"shared down", 2048, 512, WeightFormat::kBf16, few},    {"lm_head", 248320, 2048, WeightFormat::kBf16, few},
-      {"gdn in_proj", 12352, 2048, WeightFormat::kNvfp4, all}, {"gdn out_proj", 2048, 4096, WeightFormat::kNvfp4, all}};
+  const std::vector<int32_t> all = {1, 8, 64, 512, 2048}, few = {1, 8, 64, 512};
+  const Shape shapes[] = {{"gdn in_proj", 12352, 2048, WeightFormat::kBf16, all},
+                          {"gdn out_proj", 2048, 4096, WeightFormat::kBf16, all},
+                          {"attention qkv", 9216, 2048, WeightFormat::kBf16, few},
+                          {"shared gate_up", 1024, 2048, WeightFormat::kBf16, few},
+                          {"shared down", 2048, 512, WeightFormat::kBf16, few},
+                          {"lm_head", 248320, 2048, WeightFormat::kBf16, {1, 8, 64}},
+                          {"gdn in_proj", 12352, 2048, WeightFormat::kNvfp4, all},
+                          {"gdn out_proj", 2048, 4096, WeightFormat::kNvfp4, all}};
   testing::Random random(2);
   for (const Shape& shape : shapes) {
     const double weight_bytes =
@@ -206,13 +209,17 @@ void bench_linear(Bench& bench) {
       const bool prefill = tokens > 64;
       const View x = bench.matrix(DType::kBf16, tokens, shape.k), y = bench.matrix(DType::kBf16, tokens, shape.n);
       const double bytes = weight_bytes + static_cast<double>(tokens * (shape.n + shape.k)) * 2;
-      bench.run<LinearOp>(
-          fmt::format("{} {} T={}", shape.name, weight_format_name(shape.format), tokens), desc, {tokens, tokens}, {id},
-          sets, std::max(sets, 8), bytes, 2.0 * tokens * static_cast<double>(shape.n * shape.k),
-          [&](int) {
-            return LinearOp::Args{{prefill ? 0 : tokens, tokens, nullptr}, x, {}, y};
-          },
-          prefill ? "cuda_gemm" : "cuda_gemv");
+      const auto run = [&](const char* row) {
+        bench.run<LinearOp>(
+            fmt::format("{} {} T={}", shape.name, weight_format_name(shape.format), tokens), desc, {tokens, tokens},
+            {id}, sets, std::max(sets, 8), bytes, 2.0 * tokens * static_cast<double>(shape.n * shape.k),
+            [&](int) {
+              return LinearOp::Args{{prefill ? 0 : tokens, tokens, nullptr}, x, {}, y};
+            },
+            row);
+      };
+      run(prefill ? "cuda_gemm" : "cuda_gemv");
+      if (prefill) run("cublaslt");
     }
     bench.clear();
   }

@@ -45,7 +45,7 @@ endfunction()
 
 # The calling folder's CUDA sources. A file named *_sm90.cu holds instructions of sm_90a alone.
 function(assay_cuda_sources result)
-  file(GLOB sources CONFIGURE_DEPENDS *_cuda.cc */*_cuda.cc *.cu */*.cu)
+  file(GLOB sources CONFIGURE_DEPENDS *_cuda.cc */*_cuda.cc */*_cublaslt.cc *.cu */*.cu)
   assay_cuda_gencode(gencode ${ASSAY_CUDA_ARCHS})
   assay_cuda_gencode(gencode_sm90 90a)
   set(kept "")

@@ -45,14 +45,14 @@ function(assay_isa_flags)
 endfunction()
 
 # assay_library(NAME [DEPS ...]): static library assay_NAME of this folder's *.cc (one level of subfolders too; with
-# ASSAY_CUDA also *_cuda.cc and *.cu), and the test program NAME_test of its *_test.cc.
+# ASSAY_CUDA also *_cuda.cc, *_cublaslt.cc and *.cu), and the test program NAME_test of its *_test.cc.
 function(assay_library name)
   cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc */*.cc)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
-  list(FILTER sources EXCLUDE REGEX "_cuda\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(cuda|cublaslt)\\.cc$")
   assay_isa_flags(${sources})
   if(ASSAY_CUDA)
     set(row_lists ${sources})

@@ -18,7 +18,8 @@ LEDGER = pathlib.Path(__file__).resolve().parent.parent / "bench/results/gpu-led
 # Files whose kernels another row launches.
 PARTS = {"linear_cuda_wide": ["linear_cuda_gemv"]}
 # Rows without kernels of their own -> the rows whose kernels they launch.
-USES = {"linear_cuda_phased": ["linear_cuda_gemv", "linear_cuda_gemm"], "router_cuda_tile": ["linear_cuda_gemv"]}
+USES = {"linear_cuda_phased": ["linear_cuda_gemv", "linear_cuda_gemm"],
+        "linear_cublaslt": ["linear_cuda_gemv"], "router_cuda_tile": ["linear_cuda_gemv"]}
 
 
 def kernels_by_file(tool, build, arch):

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #if ASSAY_WITH_CUDA
+#include "backend/cublaslt/matmul_cublaslt.h"
 #include "device/device_cuda.h"
 #endif
 
@@ -36,7 +37,9 @@ std::string nvidia_driver() {
 
 std::string versions_below(device::Backend backend) {
 #if ASSAY_WITH_CUDA
-  if (backend == device::Backend::kCuda) return fmt::format("NVIDIA {} {}", nvidia_driver(), device::cuda_versions());
+  if (backend == device::Backend::kCuda) {
+    return fmt::format("NVIDIA {} {} {}", nvidia_driver(), device::cuda_versions(), cublaslt::version_text());
+  }
 #endif
   if (backend != device::Backend::kCpu) return "";
   utsname name{};

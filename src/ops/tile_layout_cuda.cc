@@ -134,6 +134,26 @@ Result<void> linear_pack(const WeightSource& source, MutableBytes out) {
   return {};
 }
 
+size_t rows_offset(const WeightSource& source) {
+  const EncodedMatrix& first = source.matrices[0];
+  return static_cast<size_t>(tile_rows_offset(first.format, source.rows(), first.cols));
+}
+
+size_t tile_and_rows_bytes(const WeightSource& source) {
+  size_t bytes = rows_offset(source);
+  for (const EncodedMatrix& matrix : source.matrices) bytes += matrix.data.size();
+  return bytes;
+}
+
+Result<void> tile_and_rows_pack(const WeightSource& source, MutableBytes out) {
+  ASSAY_TRY(linear_pack(source, out.first(linear_bytes(source))));
+  std::byte* to = out.data() + rows_offset(source);
+  for (const EncodedMatrix& matrix : source.matrices) {
+    to = std::copy(matrix.data.begin(), matrix.data.end(), to);
+  }
+  return {};
+}
+
 ExpertTiles expert_tiles(const WeightSource& source) {
   const EncodedMatrix& gate = source.matrices[0];
   return {gate.format, static_cast<int64_t>(source.matrices.size() / 3), gate.cols, gate.rows};
@@ -186,6 +206,7 @@ Result<void> expert_pack(const WeightSource& source, MutableBytes out) {
 }  // namespace
 
 const Layout kCudaTileLayout{"cuda_tile", linear_bytes, linear_pack};
+const Layout kCudaTileAndRowsLayout{"cuda_tile_and_rows", tile_and_rows_bytes, tile_and_rows_pack};
 const Layout kCudaExpertTileLayout{"cuda_expert_tile", expert_bytes, expert_pack};
 
 }  // namespace assay::ops

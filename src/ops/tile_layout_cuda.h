@@ -54,6 +54,14 @@ constexpr int64_t tile_factor_offset(numeric::WeightFormat format, int64_t rows,
   return ((rows + kTileRows - 1) / kTileRows * tile_bytes(format, k) + 255) / 256 * 256;
 }
 
+// linear of bf16: kCudaTileLayout's bytes; then, 256-byte aligned, the rows [rows, K] as the file has them, for a
+// library that reads plain matrices.
+extern const Layout kCudaTileAndRowsLayout;
+constexpr int64_t tile_rows_offset(numeric::WeightFormat format, int64_t rows, int64_t k) {
+  const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
+  return (tile_factor_offset(format, rows, k) + padded * 4 + 255) / 256 * 256;
+}
+
 // experts: per expert I / 8 tiles whose rows g are gate row 8 i + g and rows g + 8 up row 8 i + g, then hidden / 16
 // tiles of down; after all experts F32 [experts][3], the factors of gate, up and down.
 extern const Layout kCudaExpertTileLayout;

@@ -134,7 +134,8 @@ void check_linear(Suite& suite) {
                           {1024, {129}, 130, 3},
                           {16, {1}, 2, kAlignedPad},
                           {2048, {256}, 300, kAlignedPad},
-                          {128, {16}, 17, kAlignedPad}};
+                          {128, {16}, 17, kAlignedPad},
+                          {512, {200, 64}, 600, kAlignedPad}};
   Random random(3);
   for (WeightFormat format : {WeightFormat::kBf16, WeightFormat::kNvfp4, WeightFormat::kF32}) {
     for (const Shape& shape : shapes) {
@@ -173,18 +174,31 @@ LinearData linear_part(const LinearDesc& desc, const LinearData& whole, int64_t 
 }
 
 void check_linear_invariance(Suite& suite) {
+  struct Whole {
+    int64_t n, k;
+    DType output;
+    int32_t tokens, decode;
+    std::vector<int64_t> firsts, counts;
+  };
+  const Whole wholes[] = {
+      {80, 2048, DType::kF32, 70, 20, {0, 0, 7, 19, 20, 33, 12}, {1, 9, 3, 1, 50, 1, 20}},
+      {1040, 1536, DType::kBf16, 700, 4, {0, 4, 4, 4, 100, 443, 699}, {4, 64, 512, 696, 129, 257, 1}},
+  };
   Random random(4);
   for (WeightFormat format : {WeightFormat::kBf16, WeightFormat::kNvfp4}) {
-    const LinearDesc desc{80, 2048, format, weight_only_lane(format), DType::kBf16, DType::kF32};
-    const WeightId id = suite.cpu().weights().add(random_matrix(random, format, 80, 2048));
-    LinearData whole = linear_data(random, desc, 70, kAlignedPad);
-    whole.add = false;
-    whole.decode = 20;
-    std::vector<LinearData> parts;
-    const std::vector<int64_t> firsts = {0, 0, 7, 19, 20, 33, 12}, counts = {1, 9, 3, 1, 50, 1, 20};
-    for (size_t i = 0; i < firsts.size(); ++i) parts.push_back(linear_part(desc, whole, firsts[i], counts[i]));
-    suite.check_invariant<LinearOp>(fmt::format("{} in parts", weight_format_name(format)), desc, {70, 70}, {id}, whole,
-                                    parts, firsts);
+    for (const Whole& shape : wholes) {
+      const LinearDesc desc{shape.n, shape.k, format, weight_only_lane(format), DType::kBf16, shape.output};
+      const WeightId id = suite.cpu().weights().add(random_matrix(random, format, shape.n, shape.k));
+      LinearData whole = linear_data(random, desc, shape.tokens, kAlignedPad);
+      whole.add = false;
+      whole.decode = shape.decode;
+      std::vector<LinearData> parts;
+      for (size_t i = 0; i < shape.firsts.size(); ++i) {
+        parts.push_back(linear_part(desc, whole, shape.firsts[i], shape.counts[i]));
+      }
+      suite.check_invariant<LinearOp>(fmt::format("{} {} tokens in parts", weight_format_name(format), shape.tokens),
+                                      desc, {shape.tokens, shape.tokens}, {id}, whole, parts, shape.firsts);
+    }
   }
 }
 

@@ -2,20 +2,22 @@
 #pragma once
 
 #include "ops/linear/linear.h"
+#include "ops/tile_layout_cuda.h"
 
 namespace assay::ops {
 
 struct LinearTiles {
   LinearDesc desc;
-  const std::byte* tiles = nullptr;  // kCudaTileLayout
+  const std::byte* tiles = nullptr;  // as kCudaTileLayout has them
   const float* factors = nullptr;    // [n padded to 16]
 };
 
 enum class TokenRange : uint8_t { kAll, kDecode, kPrefill };
 
 Refusal refuse_linear_tiles(const LinearDesc& desc, const DeviceCaps& caps);
-// Packed weights, and the kernels ready to be launched.
-Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights, WeightId id);
+// Packed weights, and the kernels ready to be launched. layout: one that starts as kCudaTileLayout.
+Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights, WeightId id,
+                                 const Layout& layout = kCudaTileLayout);
 
 // The order of additions of the few-token kernel; the same for any number of tokens. Rows of x that are not 16-byte
 // aligned go to the tiled kernel instead, in its order.

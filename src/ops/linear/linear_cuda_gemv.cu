@@ -97,9 +97,9 @@ Refusal refuse_linear_tiles(const LinearDesc& desc, const DeviceCaps&) {
   return refuse_weight_only(desc);
 }
 
-Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights, WeightId id) {
+Result<LinearTiles> linear_tiles(const LinearDesc& desc, WeightProvider& weights, WeightId id, const Layout& layout) {
   ASSAY_TRY(checked_source(weights, id, desc.n, desc.k, desc.format));
-  ASSAY_ASSIGN(const PackedWeight* packed, weights.get(id, &kCudaTileLayout));
+  ASSAY_ASSIGN(const PackedWeight* packed, weights.get(id, &layout));
   prepare_linear_gemm();
   prepare_linear_wide();
   const auto* factors = reinterpret_cast<const float*>(packed->data + tile_factor_offset(desc.format, desc.n, desc.k));

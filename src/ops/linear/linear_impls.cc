@@ -17,6 +17,7 @@ Refusal refuse_weight_only(const LinearDesc& desc) {
 std::span<const Impl<LinearOp>> LinearOp::impls() {
   static const Impl<LinearOp> rows[] = {
 #if ASSAY_WITH_CUDA
+    kLinearCublaslt,
     kLinearCudaPhased,
     kLinearCudaGemv,
     kLinearCudaGemm,

@@ -14,6 +14,7 @@ extern const Impl<LinearOp> kLinearCudaReference;
 extern const Impl<LinearOp> kLinearCudaGemv;
 extern const Impl<LinearOp> kLinearCudaGemm;
 extern const Impl<LinearOp> kLinearCudaPhased;
+extern const Impl<LinearOp> kLinearCublaslt;
 
 Refusal refuse_weight_only(const LinearDesc& desc);
 
