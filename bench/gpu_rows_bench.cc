@@ -1,7 +1,7 @@
 // Times the fast rows of a GPU at the shapes of a 35B-A3B mixture-of-experts model against the copy bandwidth measured
 // in the same run. Calls run back to back in one graph over a set of weights, states or pages at least 8 times the L2,
 // so that each call finds its data cold. Prints a table; --json FILE keeps it; --only NAME runs one group: linear,
-// experts, router, attention, gated_delta, prefill or small.
+// experts, router, attention, gated_delta, prefill, small or sample.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -463,15 +463,47 @@ void bench_small(Bench& bench) {
                          tokens * 512 * 6.0, 0, [&](int) {
                            return SiluMulOp::Args{counts, x.columns(0, 1024), y.columns(0, 512)};
                          });
-    const std::vector<SampleParams> params(static_cast<size_t>(tokens));
-    const View logits = bench.matrix(DType::kF32, tokens, 248320);
-    const auto* device_params =
-        static_cast<const SampleParams*>(bench.upload(params.data(), params.size() * sizeof(SampleParams)));
-    auto* results = static_cast<SampleResult*>(bench.space(params.size() * sizeof(SampleResult)));
-    bench.run<SampleOp>(fmt::format("greedy, 248320 columns, R={}", tokens), {248320, 248070}, {tokens, tokens}, {}, 1,
-                        8, tokens * 248320 * 4.0, 0, [&](int) {
-                          return SampleOp::Args{tokens, logits, device_params, results};
-                        });
+    bench.clear();
+  }
+}
+
+// The vocabulary of a 35B-A3B model, logits with a deviation of 4 (as of a model) or of 0.01 (all much alike).
+void bench_sample(Bench& bench) {
+  constexpr int32_t kVocab = 248320;
+  struct Kind {
+    const char* name;
+    float deviation;
+    SampleParams params;
+  };
+  const Kind kinds[] = {
+      {"greedy", 4, {}},
+      {"greedy, 20 alternatives", 4, {.top_logprobs = 20}},
+      {"T 0.7, top_k 20, top_p 0.95", 4, {.temperature = 0.7f, .top_k = 20, .top_p = 0.95f}},
+      {"T 1, top_p 0.95, min_p 0.01", 4, {.temperature = 1, .top_p = 0.95f, .min_p = 0.01f}},
+      {"T 1", 4, {.temperature = 1}},
+      {"T 1, much alike", 0.01f, {.temperature = 1}},
+  };
+  for (const float deviation : {4.0f, 0.01f}) {
+    testing::Random random(8);
+    std::vector<float> row(kVocab), rows;
+    for (float& logit : row) logit = deviation * random.normal();
+    for (int r = 0; r < 64; ++r) rows.insert(rows.end(), row.begin(), row.end());
+    const View logits(bench.upload(rows.data(), rows.size() * sizeof(float)), DType::kF32, 64, kVocab);
+    auto* results = static_cast<SampleResult*>(bench.space(64 * sizeof(SampleResult)));
+    for (const Kind& kind : kinds) {
+      if (kind.deviation != deviation) continue;
+      std::vector<SampleParams> params(64, kind.params);
+      for (size_t r = 0; r < params.size(); ++r) params[r].seed = r;
+      const auto* device_params =
+          static_cast<const SampleParams*>(bench.upload(params.data(), params.size() * sizeof(SampleParams)));
+      for (const int32_t rows_of_step : {1, 64}) {
+        bench.run<SampleOp>(
+            fmt::format("{}, R={}", kind.name, rows_of_step), {kVocab, 248070}, {rows_of_step, rows_of_step}, {}, 1, 8,
+            rows_of_step * double{kVocab} * 4, 0, [&](int) {
+              return SampleOp::Args{rows_of_step, logits.slice(0, rows_of_step), device_params, results};
+            });
+      }
+    }
     bench.clear();
   }
 }
@@ -521,7 +553,8 @@ int main_with(int argc, char** argv) {
                                                                   {"gated_delta", bench_gated_delta},
                                                                   {"prefill", bench_attention_prefill},
                                                                   {"prefill", bench_gated_delta_prefill},
-                                                                  {"small", bench_small}};
+                                                                  {"small", bench_small},
+                                                                  {"sample", bench_sample}};
   const std::string_view only = option(argc, argv, "--only");
   for (const auto& [name, run] : groups) {
     if (only.empty() || only == name) run(bench);

@@ -1,37 +1,58 @@
-// sample: 64 blocks a row take the largest logit and the sum of exp over a part of the columns each; one block a row
-// joins the parts in order. A greedy or scored row is then done: the logits are read once. A sampled row goes on in
-// that block: bounds of the sorted prefix are found bit by bit, with a pass over the row (from L2) for each of 64 bits.
-// Workspace: one record a row and part; a row's adjusted logits.
+// sample in three kernels. 64 blocks a row take the largest logit and the sum of exp over a part of the columns each,
+// and make the adjusted logits. Where a row is drawn, or has alternatives, 64 more put their part's columns into bins
+// of weight. One block a row joins the parts in order, and finds what it needs in the sorted columns of the first bins
+// (sample_ranking_cuda.cuh): a draw reads the row once more from L2, twice or thrice where little is cut off.
+//
+// Bytes: the logits once, twice where a row is drawn. Bound: device memory; the exponentials of many drawn rows.
+// Workspace: one record a row and part, a row's adjusted logits and bins.
 #include "backend/cuda/launch.h"
 #include "backend/cuda/overlap.cuh"
 #include "ops/plan_cuda.h"
 #include "ops/sample/sample_random.h"
+#include "ops/sample/sample_ranking_cuda.cuh"
 #include "ops/sample/sample_rows.h"
 #include "ops/workspace.h"
 
 namespace assay::ops {
 namespace {
 
+using ranking::column_of;
+using ranking::logit_of;
+using ranking::Place;
+using ranking::place_of;
+using ranking::Prefix;
+using ranking::Scale;
+using ranking::Weight;
+
 constexpr int kParts = 64;
 constexpr int kPartThreads = 256;
-constexpr int kRowThreads = 1024;
-
-// Columns in sorted order, first the largest: by the logit, then by falling id.
-using Place = unsigned long long;
+constexpr int kRowThreads = 512;
+constexpr int kPartBins = ranking::kBins / kParts;  // that a part clears
+constexpr int32_t kMostColumns = 1 << 19;           // whose weights fp64 adds up exactly
 
 struct Part {
-  Place best;  // of the real columns; 0: none finite
+  Place best;      // of the real columns; 0: none finite
+  Place adjusted;  // the same after adjustments
   float largest;
   float sum;  // of exp(logit - largest)
   uint32_t bad;
 };
 
-__device__ __forceinline__ Place place_of(float logit, int id) {
-  const uint32_t bits = __float_as_uint(logit + 0.0f);  // -0 becomes +0
-  const uint32_t order = static_cast<int32_t>(bits) < 0 ? ~bits : bits ^ 0x80000000u;
-  return Place{order} << 32 | static_cast<uint32_t>(~id);
+struct Buffers {
+  Part* parts = nullptr;       // [rows, kParts]
+  float* adjusted = nullptr;   // [rows, real_vocab]
+  uint32_t* counts = nullptr;  // [rows, kBins]
+  Weight* sums = nullptr;      // [rows, kBins]
+};
+
+Buffers place(Workspace& workspace, const SampleDesc& desc, int64_t rows) {
+  const View parts = workspace.take(DType::kU8, rows, kParts * static_cast<int64_t>(sizeof(Part)));
+  const View adjusted = workspace.take(DType::kF32, rows, desc.real_vocab);
+  const View counts = workspace.take(DType::kI32, rows, ranking::kBins);
+  const View sums = workspace.take(DType::kF64, rows, ranking::kBins);
+  return {static_cast<Part*>(parts.data), static_cast<float*>(adjusted.data), static_cast<uint32_t*>(counts.data),
+          static_cast<Weight*>(sums.data)};
 }
-__device__ __forceinline__ int column_of(Place place) { return static_cast<int>(~static_cast<uint32_t>(place)); }
 
 // Folds by halves in shared memory; every thread gets the result.
 template <int kThreads, class T, class Fold>
@@ -66,14 +87,52 @@ __device__ __forceinline__ bool live(const SampleOp::Args& args, int row) {
   return args.live == nullptr || row < *args.live;
 }
 
-__global__ void __launch_bounds__(kPartThreads) sample_part(SampleDesc desc, SampleOp::Args args, Part* parts) {
+// What is wanted of a row.
+struct Wish {
+  bool adjusted = false;  // the token comes from adjusted logits
+  bool drawn = false;
+  int alternatives = 0;
+  bool ranked = false;  // for the draw, or for alternatives beyond the first
+  float temperature = 1;
+
+  __device__ Wish(const SampleDesc& desc, const SampleParams& params) {
+    adjusted = params.target < 0 && params.adjustment_count > 0;
+    drawn = params.target < 0 && params.temperature > 0.0f && params.top_k != 1;
+    alternatives = max(0, min(params.top_logprobs, min(kMaxTopLogprobs, desc.real_vocab)));
+    ranked = drawn || alternatives > 1;
+    if (drawn) temperature = params.temperature;
+  }
+  // Whether the logits ranked are the adjusted ones.
+  __device__ bool ranks_adjusted() const { return drawn && adjusted; }
+};
+
+// The logits of the columns [begin, end) adjusted, in `to`.
+__device__ void adjust(const SampleOp::Args& args, const SampleParams& params, const float* logits, float* to,
+                       int begin, int end) {
+  for (int i = begin + threadIdx.x; i < end; i += kPartThreads) to[i] = logits[i];
+  __syncthreads();
+  for (int i = threadIdx.x; i < params.adjustment_count; i += kPartThreads) {
+    const LogitAdjustment change = args.adjustments[params.first_adjustment + i];
+    if (change.token < begin || change.token >= end) continue;
+    const float logit = to[change.token];
+    to[change.token] = (logit > 0.0f ? logit / change.scale : logit * change.scale) + change.add;
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kPartThreads) sample_part(SampleDesc desc, SampleOp::Args args, Buffers buffers) {
   cuda::begin_overlapped();
-  if (!live(args, blockIdx.y)) return;
+  const int r = blockIdx.y;
+  if (!live(args, r)) return;
   __shared__ Place places[kPartThreads];
   __shared__ float floats[kPartThreads];
   const int width = (desc.vocab + kParts - 1) / kParts;
-  const int begin = blockIdx.x * width, end = min(desc.vocab, begin + width);
-  const float* row = static_cast<const float*>(args.logits.data) + blockIdx.y * args.logits.stride;
+  const int begin = blockIdx.x * width, end = min(desc.vocab, begin + width), real_end = min(desc.real_vocab, end);
+  const float* row = static_cast<const float*>(args.logits.data) + r * args.logits.stride;
+  if (threadIdx.x < kPartBins) {
+    const int64_t bin = int64_t{r} * ranking::kBins + blockIdx.x * kPartBins + threadIdx.x;
+    buffers.counts[bin] = 0, buffers.sums[bin] = 0;
+  }
   Place best = 0;
   float largest = -INFINITY, sum = 0.0f;
   bool bad = false;
@@ -93,171 +152,193 @@ __global__ void __launch_bounds__(kPartThreads) sample_part(SampleDesc desc, Sam
     sum += x > -INFINITY ? expf(x - largest) : 0.0f;
   }
   sum = fold<kPartThreads>(sum, floats, Sum());
-  if (threadIdx.x == 0) parts[blockIdx.y * kParts + blockIdx.x] = {best, largest, sum, bad};
+  Place adjusted_best = best;
+  const SampleParams params = args.params[r];
+  if (Wish(desc, params).adjusted) {
+    float* adjusted = buffers.adjusted + int64_t{r} * desc.real_vocab;
+    adjust(args, params, row, adjusted, begin, real_end);
+    adjusted_best = 0;
+    for (int i = begin + threadIdx.x; i < real_end; i += kPartThreads) {
+      adjusted_best = Larger()(adjusted_best, place_of(adjusted[i], i));
+    }
+    adjusted_best = fold<kPartThreads>(adjusted_best, places, Larger());
+  }
+  if (threadIdx.x == 0) buffers.parts[r * kParts + blockIdx.x] = {best, adjusted_best, largest, sum, bad};
 }
 
-// One row in one block.
-struct Row {
-  const float* logits;
-  int count;  // real columns
-  float largest;
-  float temperature;
-  double* shared;
+// Of all parts.
+struct Whole {
+  Place best = 0;
+  Place adjusted = 0;
+  float largest = -INFINITY;
+  bool bad = false;
 
-  __device__ double weight(int i) const { return expf((logits[i] - largest) / temperature); }
-  __device__ double sum_from(Place bound) const {
-    double sum = 0;
-    for (int i = threadIdx.x; i < count; i += kRowThreads) sum += place_of(logits[i], i) >= bound ? weight(i) : 0.0;
-    return fold<kRowThreads>(sum, shared, Sum());
-  }
-  __device__ int count_from(Place bound) const {
-    int found = 0;
-    for (int i = threadIdx.x; i < count; i += kRowThreads) found += place_of(logits[i], i) >= bound;
-    return fold<kRowThreads>(found, reinterpret_cast<int*>(shared), Sum());
-  }
-  __device__ Place below(Place bound) const {
-    Place best = 0;
-    for (int i = threadIdx.x; i < count; i += kRowThreads) {
-      const Place mine = place_of(logits[i], i);
-      if (mine < bound) best = Larger()(best, mine);
+  __device__ explicit Whole(const Part (&parts)[kParts]) {
+    for (int p = 0; p < kParts; ++p) {
+      best = Larger()(best, parts[p].best);
+      adjusted = Larger()(adjusted, parts[p].adjusted);
+      largest = fmaxf(largest, parts[p].largest);
+      bad = bad || parts[p].bad != 0;
     }
-    return fold<kRowThreads>(best, reinterpret_cast<Place*>(shared), Larger());
-  }
-  // The last place whose weight is at least (or, for 0, above) `least`.
-  __device__ Place last_heavy(double least) const {
-    Place inverted = 0;
-    for (int i = threadIdx.x; i < count; i += kRowThreads) {
-      const double mine = weight(i);
-      if (least > 0 ? mine >= least : mine > 0) inverted = Larger()(inverted, ~place_of(logits[i], i));
-    }
-    return ~fold<kRowThreads>(inverted, reinterpret_cast<Place*>(shared), Larger());
+    bad = bad || best == 0;
   }
 };
 
-// The largest bound at which `enough` holds; it fails above and holds below. 0: nowhere.
-template <class Enough>
-__device__ Place cut(Enough enough) {
-  Place bound = 0;
-  for (Place bit = Place{1} << 63; bit != 0; bit >>= 1) {
-    if (enough(bound | bit)) bound |= bit;
-  }
-  return bound;
+// The logits that a row ranks, and their scale.
+__device__ const float* ranked_logits(const SampleDesc& desc, const SampleOp::Args& args, const Buffers& buffers, int r,
+                                      const Wish& wish) {
+  if (wish.ranks_adjusted()) return buffers.adjusted + int64_t{r} * desc.real_vocab;
+  return static_cast<const float*>(args.logits.data) + r * args.logits.stride;
+}
+__device__ Scale scale_of(const Whole& whole, const Wish& wish) {
+  return {logit_of(wish.ranks_adjusted() ? whole.adjusted : whole.best), wish.temperature};
 }
 
-__device__ int draw(const Row& row, const SampleParams& params, Place first) {
-  Place kept = 0;
-  if (params.top_k > 0) kept = cut([&](Place bound) { return row.count_from(bound) >= params.top_k; });
-  if (params.top_p < 1) {
-    const double wanted = params.top_p * row.sum_from(kept);
-    kept = Larger()(kept, cut([&](Place bound) { return row.sum_from(bound) >= wanted; }));
-  }
-  if (params.min_p > 0) kept = Larger()(kept, row.last_heavy(params.min_p));
-  kept = kept > first ? first : kept;
-  const double target = sample_uniform(params.seed, params.counter) * row.sum_from(kept);
-  const Place chosen = cut([&](Place bound) { return row.sum_from(bound) > target; });
-  if (chosen != 0 && chosen >= kept) return column_of(chosen);
-  return column_of(Larger()(kept, row.last_heavy(0)));  // u * sum rounded up to the sum
-}
-
-// The row's adjusted logits, in `to`.
-__device__ void adjust(const SampleDesc& desc, const SampleOp::Args& args, const SampleParams& params,
-                       const float* logits, float* to) {
-  for (int i = threadIdx.x; i < desc.real_vocab; i += kRowThreads) to[i] = logits[i];
-  __syncthreads();
-  for (int i = threadIdx.x; i < params.adjustment_count; i += kRowThreads) {
-    const LogitAdjustment change = args.adjustments[params.first_adjustment + i];
-    if (change.token >= desc.real_vocab) continue;
-    const float logit = to[change.token];
-    to[change.token] = (logit > 0.0f ? logit / change.scale : logit * change.scale) + change.add;
-  }
-  __syncthreads();
-}
-
-__global__ void __launch_bounds__(kRowThreads)
-    sample_row(SampleDesc desc, SampleOp::Args args, const Part* all_parts, float* all_adjusted, uint32_t* flags) {
+__global__ void __launch_bounds__(kPartThreads) sample_bins(SampleDesc desc, SampleOp::Args args, Buffers buffers) {
   cuda::begin_overlapped();
-  __shared__ double shared[kRowThreads];
-  __shared__ Part parts[kParts];
-  const int r = blockIdx.x;
+  const int r = blockIdx.y;
   if (!live(args, r)) return;
-  if (threadIdx.x < kParts) parts[threadIdx.x] = all_parts[r * kParts + threadIdx.x];
+  const Wish wish(desc, args.params[r]);
+  if (!wish.ranked) return;
+  __shared__ Part parts[kParts];
+  __shared__ ranking::Tally tally;
+  if (threadIdx.x < kParts) parts[threadIdx.x] = buffers.parts[r * kParts + threadIdx.x];
+  tally.clear();
+  __syncthreads();
+  const Whole whole(parts);
+  if (whole.bad) return;
+  const Scale scale = scale_of(whole, wish);
+  const float* logits = ranked_logits(desc, args, buffers, r, wish);
+  const int width = (desc.vocab + kParts - 1) / kParts;
+  const int begin = blockIdx.x * width, end = min(desc.real_vocab, begin + width);
+#pragma unroll 4
+  for (int i = begin + threadIdx.x; i < end; i += kPartThreads) {
+    const float offset = scale.offset(logits[i]);
+    const int bin = Scale::bin_of_offset(offset);
+    if (bin < ranking::kLastBin) tally.add(bin, ranking::rounded_weight(ranking::host_exp(offset)));
+  }
+  __syncthreads();
+  for (int bin = threadIdx.x; bin < ranking::kLastBin; bin += kPartThreads) {
+    if (tally.count[bin] == 0) continue;
+    atomicAdd(&buffers.counts[int64_t{r} * ranking::kBins + bin], tally.count[bin]);
+    atomicAdd(&buffers.sums[int64_t{r} * ranking::kBins + bin], tally.sum(bin));
+  }
+}
+
+using Ranking = ranking::Ranking<kRowThreads>;
+
+// As Row::draw of sample_cpu_portable.cc: prefixes by top_k, top_p and min_p, then the one that ends with the token.
+__device__ int draw(Ranking& ranking, const SampleParams& params) {
+  Prefix kept = ranking.all(), prefix;
+#pragma unroll 1  // shortest() is large
+  for (int step = 0; step < 4; ++step) {
+    ranking::Goal goal;
+    if (step == 0) {
+      if (params.top_k <= 0) continue;
+      goal.count = params.top_k;
+    } else if (step == 1) {
+      if (!(params.top_p < 1)) continue;
+      goal.sum = params.top_p * kept.sum();
+    } else if (step == 2) {
+      if (!(params.min_p > 0)) continue;
+      goal.count = ranking.count_at_least(params.min_p);
+    } else {
+      // Below the sum also where u * sum rounds up to it.
+      const double u = sample_uniform(params.seed, params.counter);
+      goal.sum = nextafter(fmin(u * kept.sum(), nextafter(kept.sum(), 0.0)), kept.sum());
+    }
+    prefix = ranking.shortest(goal);
+    if (prefix.count < kept.count) kept = prefix;
+  }
+  return column_of(prefix.last);
+}
+
+// The best place below `bound`, for alternatives that no ranking gives.
+__device__ Place next_below(const float* logits, int count, Place bound, Place* shared) {
+  Place best = 0;
+  for (int i = threadIdx.x; i < count; i += kRowThreads) {
+    const Place mine = place_of(logits[i], i);
+    if (mine < bound) best = Larger()(best, mine);
+  }
+  return fold<kRowThreads>(best, shared, Larger());
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    sample_row(SampleDesc desc, SampleOp::Args args, Buffers buffers, uint32_t* flags) {
+  cuda::begin_overlapped();
+  const int r = blockIdx.x, thread = threadIdx.x;
+  if (!live(args, r)) return;
+  __shared__ ranking::Shared shared;
+  __shared__ Part parts[kParts];
+  if (thread < kParts) parts[thread] = buffers.parts[r * kParts + thread];
   __syncthreads();
   const SampleParams params = args.params[r];
+  const Whole whole(parts);
   SampleResult& result = args.results[r];
-  Place first = 0;
-  float largest = -INFINITY, sum = 0.0f;
-  bool bad = false;
-  for (int p = 0; p < kParts; ++p) {
-    first = Larger()(first, parts[p].best);
-    largest = fmaxf(largest, parts[p].largest);
-    bad = bad || parts[p].bad != 0;
-  }
-  bad = bad || first == 0;
-  for (int p = 0; p < kParts && !bad; ++p) sum += parts[p].sum * expf(parts[p].largest - largest);
-  const int thread = threadIdx.x;
   if (thread < kMaxTopLogprobs) result.top_ids[thread] = 0, result.top_logprobs[thread] = 0.0f;
-  if (bad) {
+  if (whole.bad) {
     if (thread == 0) {
       result.token = -1, result.logprob = 0.0f, result.numerical_error = 1, result.top_count = 0;
       if (flags != nullptr) atomicOr(flags, Sentinel::kNonFiniteLogits);
     }
     return;
   }
-  const float log_sum = largest + logf(sum);
+  float sum = 0.0f;
+  for (int p = 0; p < kParts; ++p) sum += parts[p].sum * expf(parts[p].largest - whole.largest);
+  const float log_sum = whole.largest + logf(sum);
+  const Wish wish(desc, params);
   const float* logits = static_cast<const float*>(args.logits.data) + r * args.logits.stride;
-  int token = params.target >= 0 ? params.target : column_of(first);
-  Row row{logits, desc.real_vocab, logits[column_of(first)], params.temperature, shared};
-  if (params.target < 0 && params.adjustment_count > 0) {
-    float* adjusted = all_adjusted + int64_t{r} * desc.real_vocab;
-    adjust(desc, args, params, logits, adjusted);
-    row.logits = adjusted;
-    const Place best = row.below(~Place{0});
-    row.largest = adjusted[column_of(best)];
-    token = params.temperature > 0.0f ? draw(row, params, best) : column_of(best);
-    row.logits = logits;
-  } else if (params.target < 0 && params.temperature > 0.0f) {
-    token = draw(row, params, first);
+  int token = params.target >= 0 ? params.target : column_of(whole.adjusted);
+  const Place* leading = nullptr;
+  if (wish.ranked) {
+    Ranking ranking(ranked_logits(desc, args, buffers, r, wish), desc.real_vocab, scale_of(whole, wish),
+                    buffers.counts + int64_t{r} * ranking::kBins, buffers.sums + int64_t{r} * ranking::kBins, shared);
+    if (wish.drawn) token = draw(ranking, params);
+    if (wish.alternatives > 1 && !wish.ranks_adjusted()) leading = ranking.leading(wish.alternatives);
   }
-  const int top = max(0, min(params.top_logprobs, min(kMaxTopLogprobs, desc.real_vocab)));
-  Place place = first;
-  for (int i = 0; i < top; ++i) {
-    if (i > 0) place = row.below(place);
-    if (thread != 0) continue;
+  const auto alternative = [&](int i, Place place) {
     result.top_ids[i] = column_of(place);
     result.top_logprobs[i] = logits[column_of(place)] - log_sum;
+  };
+  if (leading != nullptr) {
+    if (thread < wish.alternatives) alternative(thread, leading[thread]);
+  } else {
+    Place place = whole.best;
+    for (int i = 0; i < wish.alternatives; ++i) {
+      __syncthreads();
+      if (i > 0) place = next_below(logits, desc.real_vocab, place, shared.held.places);
+      if (thread == 0) alternative(i, place);
+    }
   }
   if (thread == 0) {
     result.token = token;
     result.logprob = logits[token] - log_sum;
     result.numerical_error = 0;
-    result.top_count = top;
+    result.top_count = wish.alternatives;
   }
-}
-
-struct Buffers {
-  Part* parts = nullptr;
-  float* adjusted = nullptr;  // [rows, real_vocab]
-};
-
-Buffers place(Workspace& workspace, const SampleDesc& desc, int64_t rows) {
-  const View parts = workspace.take(DType::kU8, rows, kParts * static_cast<int64_t>(sizeof(Part)));
-  const View adjusted = workspace.take(DType::kF32, rows, desc.real_vocab);
-  return {static_cast<Part*>(parts.data), static_cast<float*>(adjusted.data)};
 }
 
 void enqueue(const SampleDesc& desc, const SampleOp::Args& args, const Launch& launch) {
   Workspace workspace(launch.workspace);
   const Buffers buffers = place(workspace, desc, args.rows);
-  cuda::launch("sample cuda_parts part", cuda::Start::kOverlap, sample_part, dim3(kParts, args.rows), kPartThreads, 0,
-               launch.stream, desc, args, buffers.parts);
+  const dim3 all_parts(kParts, args.rows);
+  cuda::launch("sample cuda_parts part", cuda::Start::kOverlap, sample_part, all_parts, kPartThreads, 0, launch.stream,
+               desc, args, buffers);
+  cuda::launch("sample cuda_parts bins", cuda::Start::kOverlap, sample_bins, all_parts, kPartThreads, 0, launch.stream,
+               desc, args, buffers);
   cuda::launch("sample cuda_parts row", cuda::Start::kOverlap, sample_row, args.rows, kRowThreads, 0, launch.stream,
-               desc, args, static_cast<const Part*>(buffers.parts), buffers.adjusted, cuda_row::flag_word(launch));
+               desc, args, buffers, cuda_row::flag_word(launch));
 }
 
 size_t workspace_bytes(const SampleDesc& desc, const Bucket& bucket, MakeContext&) {
   Workspace counted;
   place(counted, desc, std::max(bucket.tokens, bucket.sequences));
   return counted.used();
+}
+
+Refusal can_run(const SampleDesc& desc, const DeviceCaps& caps) {
+  if (desc.real_vocab > kMostColumns) return "more than 2^19 columns";
+  return refuse_sample(desc, caps);
 }
 
 }  // namespace
@@ -267,7 +348,7 @@ const Impl<SampleOp> kSampleCudaParts = {
     .backend = Backend::kCuda,
     .order = cuda_row::no_order<SampleOp>,
     .layout = cuda_row::no_layout<SampleOp>,
-    .can_run = refuse_sample,
+    .can_run = can_run,
     .workspace_bytes = workspace_bytes,
     .make = [](const SampleDesc& desc, const Bucket&, const NoWeights&, MakeContext&) -> Result<PlanPtr<SampleOp>> {
       return cuda_row::make_plan<SampleOp, SampleDesc, enqueue>(desc);
