@@ -1,7 +1,7 @@
 // Times the fast rows of a GPU at the shapes of a 35B-A3B mixture-of-experts model against the copy bandwidth measured
 // in the same run. Calls run back to back in one graph over a set of weights, states or pages at least 8 times the L2,
 // so that each call finds its data cold. Prints a table; --json FILE keeps it; --only NAME runs one group: linear,
-// experts, router, attention, gated_delta, prefill, small or sample.
+// experts, router, attention, gated_delta, prefill, small, sample or packing.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,9 @@
 
 #include "device/device_cuda.h"
 #include "ops/all_ops.h"
+#include "ops/device_packing.h"
 #include "ops/testing.h"
+#include "ops/tile_layout_cuda.h"
 
 namespace assay {
 namespace {
@@ -117,13 +119,15 @@ class Bench {
       launch.stream = device_.stream();
       launch.workspace = View(workspace.data(), DType::kU8, 1, static_cast<int64_t>(workspace_bytes));
       const double us = time([&](int i) { plans[static_cast<size_t>(i % sets)]->enqueue(args(i), launch); }, calls);
-      Point point{std::string(Op::kName), impl.name, shape, us, bytes / 1e6, bytes / us * 1e6 / copy_bandwidth_,
-                  flops / us / 1e6};
-      fmt::print("{:12} {:17} {:34} {:9.2f} us {:9.2f} MB {:6.1f} % {:7.1f} TFLOP/s\n", point.op, point.row,
-                 point.shape, point.microseconds, point.megabytes, 100 * point.share, point.teraflops);
-      points_.push_back(point);
+      add({std::string(Op::kName), impl.name, shape, us, bytes / 1e6, bytes / us * 1e6 / copy_bandwidth_,
+           flops / us / 1e6});
     }
     weights_.clear();
+  }
+  void add(const Point& point) {
+    fmt::print("{:12} {:17} {:34} {:9.2f} us {:9.2f} MB {:6.1f} % {:7.1f} TFLOP/s\n", point.op, point.row, point.shape,
+               point.microseconds, point.megabytes, 100 * point.share, point.teraflops);
+    points_.push_back(point);
   }
 
  private:
@@ -508,6 +512,56 @@ void bench_sample(Bench& bench) {
   }
 }
 
+// Packing a weight on the host and sending it, against sending its file and packing it on the GPU. Bytes: the file's.
+template <class Pack>
+void time_packing(Bench& bench, const std::string& name, const char* where, double bytes, const Pack& pack) {
+  double least = 1e30;
+  for (int i = 0; i < 3; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    pack();
+    bench.device().synchronize();
+    least =
+        std::min(least, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  }
+  bench.add({"packing", where, name, least, bytes / 1e6, bytes / least * 1e6 / bench.copy_bandwidth(), 0});
+}
+
+void bench_packing(Bench& bench) {
+  testing::Random random(9);
+  const auto run = [&](const std::string& name, const Layout& layout, std::vector<testing::OwnedMatrix> matrices) {
+    const WeightId id = bench.host().add(std::move(matrices));
+    const WeightSource& source = bench.host().source(id);
+    const size_t bytes = layout.bytes(source);
+    const device::Buffer memory = std::move(bench.device().allocate(bytes)).value();
+    auto* out = static_cast<std::byte*>(memory.data());
+    double file_bytes = 0;
+    for (const auto& matrix : source.matrices) file_bytes += static_cast<double>(numeric::encoded_bytes(matrix));
+    time_packing(bench, name, "host", file_bytes, [&] {
+      std::vector<std::byte> host(bytes);
+      CHECK(layout.pack(source, host).ok(), "{}", name);
+      bench.device().upload(out, host.data(), bytes);
+    });
+    time_packing(bench, name, "cuda", file_bytes, [&] {
+      CHECK(device_packing(&layout, device::Backend::kCuda)(bench.device(), source, out).ok(), "{}", name);
+    });
+    bench.clear();
+  };
+  std::vector<testing::OwnedMatrix> experts;
+  for (int i = 0; i < 3 * 256; ++i) {
+    experts.push_back(i % 3 == 2 ? quick_matrix(random, WeightFormat::kNvfp4, 2048, 512)
+                                 : quick_matrix(random, WeightFormat::kNvfp4, 512, 2048));
+  }
+  run("experts of a layer, nvfp4", kCudaExpertTileLayout, std::move(experts));
+  const auto linear = [&](WeightFormat format, int64_t n, int64_t k) {
+    std::vector<testing::OwnedMatrix> matrices;
+    matrices.push_back(quick_matrix(random, format, n, k));
+    return matrices;
+  };
+  run("gdn in_proj, bf16", kCudaTileAndRowsLayout, linear(WeightFormat::kBf16, 12352, 2048));
+  run("gdn in_proj, nvfp4", kCudaTileLayout, linear(WeightFormat::kNvfp4, 12352, 2048));
+  run("lm_head, bf16", kCudaTileLayout, linear(WeightFormat::kBf16, 248320, 2048));
+}
+
 nlohmann::ordered_json record(const Bench& bench, const device::DeviceCaps& caps) {
   char date[16];
   const std::time_t now = std::time(nullptr);
@@ -554,7 +608,8 @@ int main_with(int argc, char** argv) {
                                                                   {"prefill", bench_attention_prefill},
                                                                   {"prefill", bench_gated_delta_prefill},
                                                                   {"small", bench_small},
-                                                                  {"sample", bench_sample}};
+                                                                  {"sample", bench_sample},
+                                                                  {"packing", bench_packing}};
   const std::string_view only = option(argc, argv, "--only");
   for (const auto& [name, run] : groups) {
     if (only.empty() || only == name) run(bench);

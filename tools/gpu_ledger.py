@@ -16,7 +16,8 @@ import check_kernels
 
 LEDGER = pathlib.Path(__file__).resolve().parent.parent / "bench/results/gpu-ledger.json"
 # Files whose kernels another row launches.
-PARTS = {"linear_cuda_wide": ["linear_cuda_gemv"]}
+PARTS = {"linear_cuda_wide": ["linear_cuda_gemv"],
+         "device_packing_cuda": ["packing_cuda_tile", "packing_cuda_tile_and_rows", "packing_cuda_expert_tile"]}
 # Rows without kernels of their own -> the rows whose kernels they launch.
 USES = {"linear_cuda_phased": ["linear_cuda_gemv", "linear_cuda_gemm"],
         "linear_cublaslt": ["linear_cuda_gemv"], "router_cuda_tile": ["linear_cuda_gemv"]}

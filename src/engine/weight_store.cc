@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "ops/device_packing.h"
+
 namespace assay::engine {
 
 Result<const ops::PackedWeight*> PackingList::get(ops::WeightId id, ops::LayoutId layout) {
@@ -64,14 +66,18 @@ Result<void> WeightStore::pack(const ops::WeightSource& source, ops::LayoutId la
     return error;
   }
   packed.buffer = std::move(allocated).value();
-  if (device_.caps().backend == device::Backend::kCpu) {
-    ASSAY_TRY(layout->pack(source, {static_cast<std::byte*>(packed.buffer.data()), bytes}));
+  auto* to = static_cast<std::byte*>(packed.buffer.data());
+  const device::Backend backend = device_.caps().backend;
+  if (backend == device::Backend::kCpu) {
+    ASSAY_TRY(layout->pack(source, {to, bytes}));
+  } else if (const ops::PackOnDevice pack = ops::device_packing(layout, backend)) {
+    ASSAY_TRY(pack(device_, source, to));
   } else {
     std::vector<std::byte> host(bytes);
     ASSAY_TRY(layout->pack(source, host));
-    device_.upload(packed.buffer.data(), host.data(), bytes);
+    device_.upload(to, host.data(), bytes);
   }
-  packed.weight.data = static_cast<const std::byte*>(packed.buffer.data());
+  packed.weight.data = to;
   packed_bytes_ += bytes;
   return {};
 }

@@ -23,23 +23,12 @@ size_t blob_bytes(const WeightSource& source) {
 
 Result<void> pack(const WeightSource& source, MutableBytes out) {
   std::memset(out.data(), 0, out.size());
-  size_t end = table_bytes(source);
-  const auto append = [&](ConstBytes part) {
-    const size_t start = end;
-    if (!part.empty()) std::memcpy(out.data() + start, part.data(), part.size());
-    end += aligned(part.size());
-    return static_cast<int64_t>(start);
-  };
-  for (size_t i = 0; i < source.matrices.size(); ++i) {
+  const std::vector<FileMatrix> table = file_matrices(source);
+  std::memcpy(out.data(), table.data(), table.size() * sizeof(FileMatrix));
+  for (size_t i = 0; i < table.size(); ++i) {
     const numeric::EncodedMatrix& matrix = source.matrices[i];
-    FileMatrix entry;
-    entry.data = append(matrix.data);
-    entry.scales = append(matrix.scales);
-    entry.rows = matrix.rows;
-    entry.cols = matrix.cols;
-    entry.global_scale = matrix.format == numeric::WeightFormat::kNvfp4 ? matrix.global_scale : 1.0f;
-    entry.format = matrix.format;
-    std::memcpy(out.data() + i * sizeof(FileMatrix), &entry, sizeof(entry));
+    std::copy(matrix.data.begin(), matrix.data.end(), out.data() + table[i].data);
+    std::copy(matrix.scales.begin(), matrix.scales.end(), out.data() + table[i].scales);
   }
   return {};
 }
@@ -77,6 +66,26 @@ Result<void> check_one(WeightProvider& weights, WeightId id, int64_t rows, int64
 }
 
 }  // namespace
+
+std::vector<FileMatrix> file_matrices(const WeightSource& source) {
+  std::vector<FileMatrix> table;
+  size_t end = table_bytes(source);
+  const auto append = [&](ConstBytes part) {
+    const size_t start = end;
+    end += aligned(part.size());
+    return static_cast<int64_t>(start);
+  };
+  for (const numeric::EncodedMatrix& matrix : source.matrices) {
+    FileMatrix& entry = table.emplace_back();
+    entry.data = append(matrix.data);
+    entry.scales = append(matrix.scales);
+    entry.rows = matrix.rows;
+    entry.cols = matrix.cols;
+    entry.global_scale = matrix.format == numeric::WeightFormat::kNvfp4 ? matrix.global_scale : 1.0f;
+    entry.format = matrix.format;
+  }
+  return table;
+}
 
 const Layout kCudaFileLayout{"cuda_file", blob_bytes, pack};
 

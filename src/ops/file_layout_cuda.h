@@ -18,6 +18,7 @@ struct FileMatrix {
 
 // Blob: FileMatrix [matrices], then each matrix' data and scales, every part 16-byte aligned.
 extern const Layout kCudaFileLayout;
+std::vector<FileMatrix> file_matrices(const WeightSource& source);  // the table
 
 // A packed weight as kernels see it.
 struct FileWeight {

@@ -63,7 +63,7 @@ Result<void> pack_scale(const SourceRow& from, int64_t k, std::byte* out) {
   if (from.matrix == nullptr || k >= from.matrix->cols) return {};
   const uint8_t scale = scale_at(from, k) & 0x7F;
   if (numeric::e4m3_is_nan(scale)) {
-    return Error{ErrorKind::kCheckpoint, "a block scale is not a number", from.matrix->name, "", "", ""};
+    return scale_is_not_a_number(*from.matrix);
   }
   if (scale != 0) *out = static_cast<std::byte>(tile_scale(scale));
   return {};
@@ -125,12 +125,8 @@ Result<void> linear_pack(const WeightSource& source, MutableBytes out) {
     const auto row_of = [&](int i) { return rows[static_cast<size_t>(tile * kTileRows + i)]; };
     ASSAY_TRY(pack_tile(first.format, first.cols, row_of, out.data() + tile * tile_bytes(first.format, first.cols)));
   }
-  std::byte* factors = out.data() + tile_factor_offset(first.format, count, first.cols);
-  for (int64_t i = 0; i < count; ++i) {
-    const SourceRow& row = rows[static_cast<size_t>(i)];
-    const float value = row.matrix == nullptr ? 0.0f : factor(*row.matrix);
-    std::memcpy(factors + i * 4, &value, 4);
-  }
+  const std::vector<float> factors = tile_factors(source);
+  std::memcpy(out.data() + tile_factor_offset(first.format, count, first.cols), factors.data(), factors.size() * 4);
   return {};
 }
 
@@ -196,14 +192,30 @@ Result<void> expert_pack(const WeightSource& source, MutableBytes out) {
     work(0);
   }
   for (Result<void>& one : done) ASSAY_TRY(std::move(one));
-  for (size_t i = 0; i < source.matrices.size(); ++i) {
-    const float value = factor(source.matrices[i]);
-    std::memcpy(out.data() + sizes.factors + i * 4, &value, 4);
-  }
+  const std::vector<float> factors = expert_factors(source);
+  std::memcpy(out.data() + sizes.factors, factors.data(), factors.size() * 4);
   return {};
 }
 
 }  // namespace
+
+std::vector<float> tile_factors(const WeightSource& source) {
+  std::vector<float> factors;
+  for (const EncodedMatrix& matrix : source.matrices)
+    factors.resize(factors.size() + static_cast<size_t>(matrix.rows), factor(matrix));
+  factors.resize((factors.size() + kTileRows - 1) / kTileRows * kTileRows);
+  return factors;
+}
+
+std::vector<float> expert_factors(const WeightSource& source) {
+  std::vector<float> factors;
+  for (const EncodedMatrix& matrix : source.matrices) factors.push_back(factor(matrix));
+  return factors;
+}
+
+Error scale_is_not_a_number(const EncodedMatrix& matrix) {
+  return Error{ErrorKind::kCheckpoint, "a block scale is not a number", matrix.name, "", "", ""};
+}
 
 const Layout kCudaTileLayout{"cuda_tile", linear_bytes, linear_pack};
 const Layout kCudaTileAndRowsLayout{"cuda_tile_and_rows", tile_and_rows_bytes, tile_and_rows_pack};

@@ -49,6 +49,7 @@ constexpr uint8_t tile_scale(uint8_t e4m3) {
 // linear: the shards' rows one below the other, [tile][chunk]; then, 256-byte aligned, F32 [rows padded to 16], the
 // factor of each row's finished sum (nvfp4: global scale * 2^7, see tile_dot_cuda.cuh; else 1).
 extern const Layout kCudaTileLayout;
+std::vector<float> tile_factors(const WeightSource& source);
 // Where the factors start.
 constexpr int64_t tile_factor_offset(numeric::WeightFormat format, int64_t rows, int64_t k) {
   return ((rows + kTileRows - 1) / kTileRows * tile_bytes(format, k) + 255) / 256 * 256;
@@ -65,6 +66,7 @@ constexpr int64_t tile_rows_offset(numeric::WeightFormat format, int64_t rows, i
 // experts: per expert I / 8 tiles whose rows g are gate row 8 i + g and rows g + 8 up row 8 i + g, then hidden / 16
 // tiles of down; after all experts F32 [experts][3], the factors of gate, up and down.
 extern const Layout kCudaExpertTileLayout;
+std::vector<float> expert_factors(const WeightSource& source);
 struct ExpertTiles {
   int64_t gate_up_bytes = 0;  // of one expert
   int64_t down_bytes = 0;
@@ -74,5 +76,8 @@ struct ExpertTiles {
         down_bytes(hidden / kTileRows * tile_bytes(format, intermediate)),
         factors(experts * (gate_up_bytes + down_bytes)) {}
 };
+
+// What packing either says of a matrix with such a block scale.
+Error scale_is_not_a_number(const numeric::EncodedMatrix& matrix);
 
 }  // namespace assay::ops

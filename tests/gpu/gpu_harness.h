@@ -243,9 +243,10 @@ class Suite {
   Gpu& gpu() { return gpu_; }
   Cpu& cpu() { return cpu_; }
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
+  bool wants(std::string_view op) const { return only_op_.empty() || only_op_ == op; }
   template <class Op>
   bool wants() const {
-    return only_op_.empty() || only_op_ == Op::kName;
+    return wants(Op::kName);
   }
 
   // Every GPU row of Op that can run desc against the CPU's reference row. judge(reference data, row's data, row's
@@ -333,6 +334,7 @@ class Suite {
   std::vector<Outcome> outcomes_;
 };
 
+void check_packing(Suite& suite);       // layouts that the GPU packs, as op "packing"
 void check_matrix_ops(Suite& suite);    // embed rms_norm linear silu_mul router experts
 void check_sequence_ops(Suite& suite);  // qk_norm_rope attention conv_gates gated_delta sample
 

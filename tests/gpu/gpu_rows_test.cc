@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   }
   assay::gpu_test::Gpu gpu(std::move(device).value());
   assay::gpu_test::Suite suite(gpu, option(argc, argv, "--op"));
+  assay::gpu_test::check_packing(suite);
   assay::gpu_test::check_matrix_ops(suite);
   assay::gpu_test::check_sequence_ops(suite);
   print_table(suite.outcomes());
