@@ -49,7 +49,8 @@ struct NormData {
 
 void check_rms_norm(Suite& suite) {
   Random random(2);
-  for (const auto& [width, groups] : {std::pair<int64_t, int64_t>{2048, 1}, {256, 1}, {128, 32}, {1000, 2}, {7, 3}}) {
+  for (const auto& [width, groups] :
+       {std::pair<int64_t, int64_t>{2048, 1}, {4104, 1}, {256, 1}, {128, 32}, {1000, 2}, {7, 3}}) {
     for (NormKind kind : {NormKind::kZeroCentred, NormKind::kGated}) {
       for (bool sigmoid : {false, true}) {
         if (sigmoid && kind == NormKind::kZeroCentred) continue;
@@ -293,7 +294,7 @@ double router_ratio(Suite& suite, const RouterDesc& desc, const RouterOp::Weight
 
 void check_router(Suite& suite) {
   Random random(6);
-  for (const auto& [experts, hidden, top_k] : {std::tuple{256, 2048, 8}, {16, 256, 4}, {40, 128, 1}}) {
+  for (const auto& [experts, hidden, top_k] : {std::tuple{256, 2048, 8}, {16, 256, 4}, {40, 128, 1}, {301, 64, 11}}) {
     for (bool force : {false, true}) {
       const RouterDesc desc{hidden, experts, top_k, true, WeightFormat::kBf16, DType::kBf16};
       TestWeights& store = suite.cpu().weights();

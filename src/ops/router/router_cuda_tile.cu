@@ -1,5 +1,5 @@
-// router: the gate's logits by linear's few-token kernel into F32, then one block a token: warp 0 chooses, warp 1 takes
-// the shared gate's dot product. Workspace: the logits. Bytes: the gate once for each 32 tokens.
+// router: the gate's logits by linear's few-token kernel into F32, then one block a token chooses, by counting, and
+// takes the shared gate's dot product. Workspace: the logits. Bytes: the gate once for each 32 tokens. Bound: latency.
 #include "backend/cuda/convert.cuh"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/overlap.cuh"
@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxTopK = 32;
+constexpr int kThreads = 256;
 
 struct State {
   RouterDesc desc;
@@ -31,49 +32,48 @@ __device__ __forceinline__ uint64_t rank(float logit, int expert) {
   return uint64_t{order} << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(expert));
 }
 
-__device__ __forceinline__ uint64_t warp_best(uint64_t value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const uint64_t other = __shfl_xor_sync(cuda::kFullWarp, value, offset);
-    value = other > value ? other : value;
+// Each warp counts, in groups of 32 experts, how many of its group are better than each: the first top_k of a group are
+// candidates, and their places among all candidates are counted the same way. chosen[i]: the i-th best expert.
+__device__ void choose(const RouterDesc& desc, const RouterOp::Args& args, const float* logits, int64_t t,
+                       int (&chosen)[kMaxTopK], bool& finite) {
+  __shared__ __align__(16) uint64_t ranks[kMaxExperts];
+  __shared__ __align__(16) uint64_t candidates[kMaxExperts];
+  const int groups = (desc.experts + 31) / 32, count = groups * desc.top_k;
+  for (int i = threadIdx.x; i < count + count % 2; i += kThreads) candidates[i] = 0;
+  __syncthreads();
+  const auto better = [](const uint64_t* of, int size, uint64_t mine) {
+    int found = 0;
+#pragma unroll 8
+    for (int i = 0; i < size; i += 2) {
+      const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(of + i);
+      found += (pair.x > mine) + (pair.y > mine);
+    }
+    return found;
+  };
+  for (int e = threadIdx.x; e < groups * 32; e += kThreads) {
+    const float logit = e < desc.experts ? cuda::round_bf16(logits[e]) : 0.0f;
+    const uint64_t mine = e < desc.experts ? rank(logit, e) : 0;
+    ranks[e] = mine;
+    finite = finite && logit < INFINITY;
+    if (e < desc.experts && args.logits.data != nullptr) {
+      static_cast<float*>(args.logits.data)[t * args.logits.stride + e] = logit;
+    }
+    __syncwarp();
+    const int place = better(ranks + e / 32 * 32, 32, mine);
+    if (place < desc.top_k) candidates[e / 32 * desc.top_k + place] = mine;
   }
-  return value;
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const uint64_t mine = candidates[i];
+    const int place = mine == 0 ? kMaxTopK : better(candidates, count, mine);
+    if (place < desc.top_k) chosen[place] = static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(mine));
+  }
 }
 
-// kLane: logits of a lane, expert lane + 32 n.
-template <int kLane>
-__device__ void choose(const RouterDesc& desc, const RouterOp::Args& args, const float* logits, int64_t t) {
+// By one warp: the softmax over the chosen.
+__device__ void store_choice(const RouterDesc& desc, const RouterOp::Args& args, const float* logits, int64_t t,
+                             int mine, bool finite) {
   const int lane = threadIdx.x;
-  uint64_t ranks[kLane];  // 0: none, or taken
-  bool finite = true;
-#pragma unroll
-  for (int n = 0; n < kLane; ++n) {
-    const int e = lane + 32 * n;
-    ranks[n] = 0;
-    if (e >= desc.experts) continue;
-    const float logit = cuda::round_bf16(logits[e]);
-    ranks[n] = rank(logit, e);
-    finite = finite && logit < INFINITY;
-    if (args.logits.data != nullptr) static_cast<float*>(args.logits.data)[t * args.logits.stride + e] = logit;
-  }
-  finite = __all_sync(cuda::kFullWarp, finite);
-  const auto* forced = static_cast<const int32_t*>(args.forced_ids.data);
-  int mine = 0;  // lane i: the i-th choice
-  for (int i = 0; i < desc.top_k; ++i) {
-    int chosen = 0;
-    if (forced != nullptr) {
-      chosen = forced[t * args.forced_ids.stride + i];
-    } else {
-      uint64_t best = 0;
-#pragma unroll
-      for (int n = 0; n < kLane; ++n) best = ranks[n] > best ? ranks[n] : best;
-      best = warp_best(best);
-#pragma unroll
-      for (int n = 0; n < kLane; ++n) ranks[n] = ranks[n] == best ? 0 : ranks[n];
-      chosen = static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(best));
-    }
-    if (lane == i) mine = chosen;
-  }
   const bool holds = lane < desc.top_k;
   const float logit = holds ? cuda::round_bf16(logits[mine]) : -INFINITY;
   const float largest = cuda::warp_max(isnan(logit) ? -INFINITY : logit);
@@ -84,12 +84,11 @@ __device__ void choose(const RouterDesc& desc, const RouterOp::Args& args, const
   static_cast<float*>(args.weights.data)[t * args.weights.stride + lane] = finite ? weight / sum : NAN;
 }
 
-// One warp: eight inputs a lane at a time.
+// A thread's share of the shared gate's dot product: eight inputs at a time.
 __device__ float shared_dot(const State& state, const RouterOp::Args& args, int64_t t, bool aligned) {
   const auto* x = static_cast<const cuda::Bf16Bits*>(args.x.data) + t * args.x.stride;
   float sum = 0.0f;
-#pragma unroll 4
-  for (int64_t i = threadIdx.x % 32 * 8; i < state.desc.hidden; i += 256) {
+  for (int64_t i = threadIdx.x * 8; i < state.desc.hidden; i += kThreads * 8) {
     const uint4 v = cuda::load8(x + i, aligned);
     const float4 a = *reinterpret_cast<const float4*>(state.shared_gate + i);
     const float4 b = *reinterpret_cast<const float4*>(state.shared_gate + i + 4);
@@ -102,34 +101,41 @@ __device__ float shared_dot(const State& state, const RouterOp::Args& args, int6
     sum = fmaf(cuda::bf16_low(v.w), b.z, sum);
     sum = fmaf(cuda::bf16_high(v.w), b.w, sum);
   }
-  return cuda::warp_sum(sum);
+  return sum;
 }
 
-template <int kLane>
-__global__ void __launch_bounds__(64)
+__global__ void __launch_bounds__(kThreads)
     router_choose(State state, RouterOp::Args args, const float* logits, bool aligned) {
   cuda::begin_overlapped();
+  __shared__ int chosen[kMaxTopK];
+  __shared__ float sums[kThreads / 32];
   const int64_t t = blockIdx.x;
   if (t >= (args.tokens.live == nullptr ? args.tokens.total : args.tokens.live[1])) return;
-  if (threadIdx.x < 32) {
-    choose<kLane>(state.desc, args, logits + t * state.desc.experts, t);
-  } else if (state.desc.shared_gate) {
-    const float sum = shared_dot(state, args, t, aligned);
-    if (threadIdx.x == 32) {
-      static_cast<float*>(args.shared_scale.data)[t * args.shared_scale.stride] = cuda::sigmoid(cuda::round_bf16(sum));
-    }
+  const RouterDesc& desc = state.desc;
+  logits += t * desc.experts;
+  const float dot = desc.shared_gate ? shared_dot(state, args, t, aligned) : 0.0f;
+  bool finite = true;
+  choose(desc, args, logits, t, chosen, finite);
+  finite = __syncthreads_and(finite);
+  const float sum = cuda::block_sum<kThreads / 32>(dot, sums);
+  if (desc.shared_gate && threadIdx.x == kThreads - 1) {
+    static_cast<float*>(args.shared_scale.data)[t * args.shared_scale.stride] = cuda::sigmoid(cuda::round_bf16(sum));
   }
+  if (threadIdx.x >= 32) return;
+  int mine = 0;  // lane i: the i-th choice
+  if (static_cast<int>(threadIdx.x) < desc.top_k) {
+    const auto* forced = static_cast<const int32_t*>(args.forced_ids.data);
+    mine = forced == nullptr ? chosen[threadIdx.x] : forced[t * args.forced_ids.stride + threadIdx.x];
+  }
+  store_choice(desc, args, logits, t, mine, finite);
 }
 
 void enqueue(const State& state, const RouterOp::Args& args, const Launch& launch) {
   const View logits = Workspace(launch.workspace).take(DType::kF32, args.tokens.total, state.desc.experts);
   enqueue_linear_gemv(state.gate, {args.tokens, args.x, {}, logits}, TokenRange::kAll, launch);
   const bool aligned = reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride % 8 == 0;
-  const auto kernel = state.desc.experts <= 256   ? router_choose<8>
-                      : state.desc.experts <= 512 ? router_choose<16>
-                                                  : router_choose<32>;
-  cuda::launch("router cuda_tile choose", cuda::Start::kOverlap, kernel, args.tokens.total, 64, 0, launch.stream, state,
-               args, static_cast<const float*>(logits.data), aligned);
+  cuda::launch("router cuda_tile choose", cuda::Start::kOverlap, router_choose, args.tokens.total, kThreads, 0,
+               launch.stream, state, args, static_cast<const float*>(logits.data), aligned);
 }
 
 LinearDesc gate_desc(const RouterDesc& desc) {
