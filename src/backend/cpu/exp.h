@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backend/cpu/lanes.h"
+#include "backend/cpu/sigmoid_exp.h"
 
 namespace assay::cpu {
 
@@ -34,24 +35,8 @@ inline F4 fast_exp(F4 x) {
   return p * reinterpret_cast<F4>(first) * reinterpret_cast<F4>(second);
 }
 
-// exp(-x) for a denominator 1 + exp(-x), in 23 operations where fast_exp has 33: at most 1.3 ulp off from -88.3 to 87,
-// infinity below -88.4, and above 87 as at 87, where it is nothing beside 1. A NaN stays one.
-//
-// Method: fast_exp's, with s = x - n ln2 of |s| <= ln2 / 2 and e^-s = 1 - s + s^2 q(s), q the minimax polynomial of
-// degree 4 (relative error of e^-s 4e-9); one multiplication by 2^-n, which no result in that range needs split. Sums
-// are grouped for a short chain.
 inline F4 sigmoid_exp(F4 x) {
-  constexpr float kMinusLog2e = -1.44269504088896341f;
-  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kRounder = 12582912.0f + 127.0f;  // as fast_exp's; the low bits become the exponent field of 2^-n
-  x = larger(broadcast(-89.0f), smaller(broadcast(87.0f), x));
-  const F4 shifted = x * kMinusLog2e + kRounder;
-  const F4 minus_n = shifted - kRounder;
-  const F4 s = (x + minus_n * kLn2High) + minus_n * kLn2Low;
-  const F4 s2 = s * s;
-  const F4 q = (s * -0.166665211f + 0.49999994f) + s2 * ((s * -0.00836874545f + 0.0416683890f) + s2 * 0.00138145395f);
-  const F4 power = reinterpret_cast<F4>(reinterpret_cast<U4>(shifted) << 23);
-  return (q * s2 + (1.0f - s)) * power;
+  return sigmoid_exp_within(larger(broadcast(kSigmoidLeast), smaller(broadcast(kSigmoidMost), x)));
 }
 
 inline F4 fast_sigmoid(F4 x) { return 1.0f / (1.0f + sigmoid_exp(x)); }

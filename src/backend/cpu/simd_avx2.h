@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "backend/cpu/sigmoid_exp.h"
+
 namespace assay::cpu {
 namespace {
 
@@ -31,9 +33,23 @@ inline void store(float* to, Vec value) {
   _mm256_storeu_ps(to, value.low);
   _mm256_storeu_ps(to + 8, value.high);
 }
+// Rounded to nearest even; a NaN stays one, quiet.
+inline __m256i round_bf16(__m256 value) {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+inline void store_bf16(void* to, Vec value) {
+  const __m256i packed = _mm256_packus_epi32(round_bf16(value.low), round_bf16(value.high));
+  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xD8));
+}
 inline Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
 inline Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+inline Vec div(Vec a, Vec b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
 inline Vec fused(Vec a, Vec b, Vec sum) {
   return {_mm256_fmadd_ps(a.low, b.low, sum.low), _mm256_fmadd_ps(a.high, b.high, sum.high)};
 }
@@ -94,6 +110,12 @@ inline __m256 exponential(__m256 x) {
 
 // exp.h's fast_exp, operation by operation.
 inline Vec exponential(Vec x) { return {exponential(x.low), exponential(x.high)}; }
+
+inline __m256 sigmoid_exp(__m256 x) {
+  const __m256 least = _mm256_set1_ps(kSigmoidLeast), most = _mm256_set1_ps(kSigmoidMost);
+  return sigmoid_exp_within(_mm256_max_ps(least, _mm256_min_ps(most, x)));
+}
+inline Vec sigmoid_exp(Vec x) { return {sigmoid_exp(x.low), sigmoid_exp(x.high)}; }
 
 }  // namespace
 }  // namespace assay::cpu

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "backend/cpu/sigmoid_exp.h"
+
 namespace assay::cpu {
 namespace {
 
@@ -21,9 +23,19 @@ inline Vec load_bf16(const void* from) {
 }
 inline Vec load_f16(const void* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(from))); }
 inline void store(float* to, Vec value) { _mm512_storeu_ps(to, value); }
+// Rounded to nearest even; a NaN stays one, quiet.
+inline void store_bf16(void* to, Vec value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
+}
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 inline Vec fused(Vec a, Vec b, Vec sum) { return _mm512_fmadd_ps(a, b, sum); }
 // b where either is NaN.
 inline Vec larger(Vec a, Vec b) { return _mm512_max_ps(a, b); }
@@ -85,6 +97,11 @@ inline Vec exponential(Vec x) {
   const __m512i first = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
   const __m512i second = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
   return mul(mul(p, _mm512_castsi512_ps(first)), _mm512_castsi512_ps(second));
+}
+
+inline Vec sigmoid_exp(Vec x) {
+  const Vec least = broadcast(kSigmoidLeast), most = broadcast(kSigmoidMost);
+  return sigmoid_exp_within(_mm512_max_ps(least, _mm512_min_ps(most, x)));
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ std::span<const Impl<ConvGatesOp>> ConvGatesOp::impls() {
     kConvGatesCudaHead,
     kConvGatesCudaReference,
 #endif
+    kConvGatesCpuAvx512,
+    kConvGatesCpuAvx2,
     kConvGatesCpuPortable,
     kConvGatesReference,
   };

@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<ConvGatesOp> kConvGatesReference;
 extern const Impl<ConvGatesOp> kConvGatesCpuPortable;
+extern const Impl<ConvGatesOp> kConvGatesCpuAvx2;
+extern const Impl<ConvGatesOp> kConvGatesCpuAvx512;
 extern const Impl<ConvGatesOp> kConvGatesCudaReference;
 extern const Impl<ConvGatesOp> kConvGatesCudaHead;
 

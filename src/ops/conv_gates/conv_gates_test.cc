@@ -135,10 +135,15 @@ struct Model {
   }
 };
 
+std::vector<const char*> rows(const ConvGatesDesc& desc) {
+  Cpu cpu;
+  return testing::cpu_rows<ConvGatesOp>(desc, cpu.device().caps());
+}
+
 void compare(const ConvGatesDesc& desc, Cpu& cpu, const Weights& weights, const Inputs& in, const TestState& before,
              const TestBatch& batch) {
   const Model model{desc, weights, batch, in, before};
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const auto row : rows(desc)) {
     TestState state = before;
     Outputs out(desc, batch.tokens());
     run(cpu, row, desc, weights, batch, in, state, out);
@@ -230,7 +235,7 @@ TEST(ConvGates, NearZeroKeysMeetTheEpsilonOfTheSum) {
   in.a.fill([](int64_t, int64_t) { return 0.0f; });
   in.b.fill([](int64_t, int64_t) { return 0.0f; });
   const double y = 2e-3 / (1 + std::exp(-2e-3));
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const auto row : rows(desc)) {
     TestState state = make_state(desc, 1);
     Outputs out(desc, 1);
     run(cpu, row, desc, weights, TestBatch({{0, 1, {}, -1, 0}}), in, state, out);
@@ -278,7 +283,7 @@ void run_pieces(Cpu& cpu, std::string_view row, const ConvGatesDesc& desc, const
 TEST(ConvGates, NeitherCutsNorThreadsMatter) {
   for (const DType activation : {DType::kF32, DType::kBf16}) {
     const ConvGatesDesc desc = make_desc(2, 6, 12, 20, activation);
-    for (const auto row : {"cpu_portable", "reference"}) {
+    for (const auto row : rows(desc)) {
       TestState whole_state = make_state(desc, 1);
       Outputs whole(desc, 40);
       for (const int threads : {1, 2, 3}) {
@@ -294,6 +299,32 @@ TEST(ConvGates, NeitherCutsNorThreadsMatter) {
           EXPECT_TRUE(out == whole) << row << " " << threads << " threads, " << cuts.size() << " pieces";
           EXPECT_TRUE(state == whole_state) << row;
         }
+      }
+    }
+  }
+}
+
+// Their order ids are equal. Heads with a rest beyond sixteens; decode, a prompt's start and its next piece; a width
+// other than 4.
+TEST(ConvGates, InstructionSetsAgreeBitForBit) {
+  for (const DType activation : {DType::kF32, DType::kBf16}) {
+    for (const int32_t width : {1, 2, 4, 5}) {
+      const ConvGatesDesc desc = make_desc(2, 4, 37, 130, activation, width);
+      Cpu cpu;
+      Random random(85);
+      const Weights weights = random_weights(cpu, random, desc, WeightFormat::kBf16);
+      const Inputs in = random_inputs(random, desc, 13);
+      const TestBatch batch({{30, 1, {}, 0, 1}, {0, 9, {}, -1, 2}, {2, 3, {}, 3, 4}});
+      const TestState before = with_slots(random, desc, 5, {0, 3});
+      TestState wanted_state = before;
+      Outputs wanted(desc, 13);
+      run(cpu, "cpu_portable", desc, weights, batch, in, wanted_state, wanted);
+      for (const std::string_view row : rows(desc)) {
+        if (row == "reference") continue;
+        TestState state = before;
+        Outputs out(desc, 13);
+        run(cpu, row, desc, weights, batch, in, state, out);
+        EXPECT_TRUE(out == wanted && state == wanted_state) << row << " " << describe(desc);
       }
     }
   }
@@ -328,7 +359,7 @@ TEST(ConvGates, ABatchIsItsSequencesAlone) {
 
 TEST(ConvGates, SentinelSeesANonFiniteStoredInput) {
   const ConvGatesDesc desc = make_desc(1, 2, 8, 8, DType::kBf16);
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const auto row : rows(desc)) {
     for (const int64_t token : {-1, 1, 2, 4}) {  // the last three of five are stored
       Cpu cpu(2);
       Random random(101);

@@ -18,6 +18,8 @@ std::span<const Impl<RmsNormOp>> RmsNormOp::impls() {
     kRmsNormCudaBlock,
     kRmsNormCudaReference,
 #endif
+    kRmsNormCpuAvx512,
+    kRmsNormCpuAvx2,
     kRmsNormCpuPortable,
     kRmsNormReference,
   };

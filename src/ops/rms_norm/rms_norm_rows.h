@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<RmsNormOp> kRmsNormReference;
 extern const Impl<RmsNormOp> kRmsNormCpuPortable;
+extern const Impl<RmsNormOp> kRmsNormCpuAvx2;
+extern const Impl<RmsNormOp> kRmsNormCpuAvx512;
 extern const Impl<RmsNormOp> kRmsNormCudaBlock;
 extern const Impl<RmsNormOp> kRmsNormCudaReference;
 

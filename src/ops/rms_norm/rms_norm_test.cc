@@ -12,7 +12,10 @@ using testing::Random;
 using testing::Tensor;
 using WF = numeric::WeightFormat;
 
-constexpr const char* kRows[] = {"reference", "cpu_portable"};
+std::vector<const char*> rows() {
+  Cpu cpu;
+  return testing::cpu_rows<RmsNormOp>({NormKind::kGated, 1}, cpu.device().caps());
+}
 
 void run(Cpu& cpu, const char* row, const RmsNormDesc& desc, WeightId id, const Tensor& x, const Tensor* z, Tensor& y,
          Sentinel* flags = nullptr, int layer = 0) {
@@ -52,7 +55,7 @@ TEST(RmsNorm, RowsComputeTheFormula) {
           const float scales[] = {1.0f, 1e-4f, 300.0f, 0.0f};  // eps dominates in the second, the last is all zero
           x.fill([&](int64_t t, int64_t i) { return scales[t] * random.normal() * (i == 5 ? 100.0f : 1.0f); });
           z.fill_normal(random, 3.0f);
-          for (const char* row : kRows) {
+          for (const char* row : rows()) {
             Tensor y(activation, 4, width * 3, 2);
             run(cpu, row, desc, id, x, kind == 0 ? nullptr : &z, y);
             EXPECT_TRUE(y.guards_intact());
@@ -74,7 +77,7 @@ TEST(RmsNorm, RowsComputeTheFormula) {
 TEST(RmsNorm, OutputMayBeTheInput) {
   Random random(2);
   const RmsNormDesc desc{NormKind::kZeroCentred, 64, 2, 1e-6f, false, DType::kBf16};
-  for (const char* row : kRows) {
+  for (const char* row : rows()) {
     Cpu cpu;
     const WeightId id = cpu.weights().add(testing::random_matrix(random, WF::kBf16, 1, 64));
     Tensor x(DType::kBf16, 3, 128), y(DType::kBf16, 3, 128);
@@ -87,7 +90,7 @@ TEST(RmsNorm, OutputMayBeTheInput) {
 
 TEST(RmsNorm, FlagsANonFiniteResidualAndNothingElse) {
   Random random(3);
-  for (const char* row : kRows) {
+  for (const char* row : rows()) {
     for (DType activation : {DType::kBf16, DType::kF32}) {
       for (float bad : {std::nanf(""), INFINITY, -INFINITY, 3e38f}) {
         for (NormKind kind : {NormKind::kZeroCentred, NormKind::kGated}) {
@@ -107,6 +110,33 @@ TEST(RmsNorm, FlagsANonFiniteResidualAndNothingElse) {
           EXPECT_EQ(words[1], flagged ? 8u | Sentinel::kNonFiniteResidual : 8u) << row << " " << bad;
           EXPECT_EQ(words[0] | words[2], 0u);
           run(cpu, row, desc, id, x, &z, y);  // nobody looks
+        }
+      }
+    }
+  }
+}
+
+// Their order ids are equal.
+TEST(RmsNorm, InstructionSetsAgreeBitForBit) {
+  Random random(6);
+  for (DType activation : {DType::kBf16, DType::kF32}) {
+    for (int64_t width : {1, 15, 64, 200, 1003}) {
+      for (int kind = 0; kind < 3; ++kind) {
+        const RmsNormDesc desc{
+            kind == 0 ? NormKind::kZeroCentred : NormKind::kGated, width, 2, 1e-6f, kind == 2, activation};
+        Cpu cpu;
+        const WeightId id = cpu.weights().add(testing::random_matrix(random, WF::kBf16, 1, width));
+        Tensor x(activation, 5, width * 2), z(activation, 5, width * 2), wanted(activation, 5, width * 2);
+        x.fill_normal(random, 10.0f);
+        z.fill_normal(random, 30.0f);
+        x.set(3, 0, std::nanf(""));
+        z.set(4, 0, -INFINITY);
+        run(cpu, "cpu_portable", desc, id, x, &z, wanted);
+        for (const char* row : rows()) {
+          if (row == std::string_view("reference")) continue;
+          Tensor y(activation, 5, width * 2);
+          run(cpu, row, desc, id, x, &z, y);
+          EXPECT_EQ(y, wanted) << row << " " << describe(desc);
         }
       }
     }
@@ -145,7 +175,7 @@ TEST(RmsNorm, MakeReportsAWeightOfAnotherWidth) {
   Cpu cpu;
   const WeightId id = cpu.weights().add(testing::random_matrix(random, WF::kBf16, 1, 32));
   MakeContext context = cpu.context();
-  for (const char* row : kRows) {
+  for (const char* row : rows()) {
     const auto plan = testing::row_named<RmsNormOp>(row).make({NormKind::kGated, 64}, {1, 1}, {id}, context);
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.error().kind, ErrorKind::kCheckpoint);

@@ -14,6 +14,8 @@ std::span<const Impl<SiluMulOp>> SiluMulOp::impls() {
     kSiluMulCudaElementwise,
     kSiluMulCudaReference,
 #endif
+    kSiluMulCpuAvx512,
+    kSiluMulCpuAvx2,
     kSiluMulCpuPortable,
     kSiluMulReference,
   };

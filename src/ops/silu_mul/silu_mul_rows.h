@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<SiluMulOp> kSiluMulReference;
 extern const Impl<SiluMulOp> kSiluMulCpuPortable;
+extern const Impl<SiluMulOp> kSiluMulCpuAvx2;
+extern const Impl<SiluMulOp> kSiluMulCpuAvx512;
 extern const Impl<SiluMulOp> kSiluMulCudaElementwise;
 extern const Impl<SiluMulOp> kSiluMulCudaReference;
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "ops/testing.h"
 
 namespace assay::ops {
@@ -20,6 +22,10 @@ Tensor run(Cpu& cpu, const char* row, const Tensor& gate_up) {
   return y;
 }
 
+std::vector<const char*> rows(Cpu& cpu, DType activation) {
+  return testing::cpu_rows<SiluMulOp>({1, activation}, cpu.device().caps());
+}
+
 // The exponential is within 1.5 ulp; then a sum, a quotient and a product: 6 roundings and the last one to the output.
 // From exp(-x) = 2^127.5 on, at x = -88.4, it counts as infinite and silu, then less than 89 * 2^-127.5, becomes zero.
 TEST(SiluMul, RowsComputeTheFormula) {
@@ -32,7 +38,7 @@ TEST(SiluMul, RowsComputeTheFormula) {
         gate_up.fill([&](int64_t t, int64_t i) {
           return (t == 1 ? 60.0f : i % 7 == 0 ? 0.001f : 3.0f) * random.normal();
         });
-        for (const char* row : {"reference", "cpu_portable"}) {
+        for (const char* row : rows(cpu, activation)) {
           const Tensor y = run(cpu, row, gate_up);
           for (int64_t t = 0; t < tokens; ++t) {
             for (int64_t i = 0; i < width; ++i) {
@@ -55,12 +61,32 @@ TEST(SiluMul, ExtremesAreTame) {
   Tensor gate_up(DType::kF32, 1, 8);
   const float values[] = {-1e30f, -200.0f, 1e30f, std::nanf(""), 2.0f, 2.0f, 1e-3f, 1.0f};
   gate_up.fill([&](int64_t, int64_t i) { return values[i]; });
-  for (const char* row : {"reference", "cpu_portable"}) {
+  for (const char* row : rows(cpu, DType::kF32)) {
     const Tensor y = run(cpu, row, gate_up);
     EXPECT_EQ(std::abs(y.at(0, 0)), 0.0);
     EXPECT_NEAR(y.at(0, 1), 0.0, 1e-30);
     EXPECT_NEAR(y.at(0, 2), 1e27, 1e21);
     EXPECT_TRUE(std::isnan(y.at(0, 3)));
+  }
+}
+
+// Their order ids are equal. Every kind of float, NaNs too.
+TEST(SiluMul, InstructionSetsAgreeBitForBit) {
+  Cpu cpu;
+  Random random(3);
+  for (DType activation : {DType::kBf16, DType::kF32}) {
+    Tensor gate_up(activation, 7, 2 * 1003);
+    for (int64_t t = 0; t < 7; ++t) {
+      for (int64_t i = 0; i < gate_up.cols(); ++i) {
+        const float any = std::bit_cast<float>(static_cast<uint32_t>(random.next()));
+        gate_up.set(t, i, t < 3 ? any : 20 * random.normal());
+      }
+    }
+    const Tensor wanted = run(cpu, "cpu_portable", gate_up);
+    for (const char* row : rows(cpu, activation)) {
+      if (row == std::string_view("reference")) continue;
+      EXPECT_EQ(run(cpu, row, gate_up), wanted) << row;
+    }
   }
 }
 

@@ -1,0 +1,13 @@
+#include "backend/cpu/simd_avx512.h"
+
+namespace assay::ops {
+namespace simd = cpu;
+}
+
+#include "ops/vector_kernels.h"
+
+namespace assay::ops {
+
+constinit const VectorKernels kVectorKernelsAvx512 = kernels();
+
+}  // namespace assay::ops
