@@ -24,7 +24,7 @@ install() {
 
 nvcc=${CUDACXX:-$(find_tool nvcc)}
 if [ -z "$nvcc" ]; then
-  install nvidia-cuda-{nvcc,crt,runtime,cccl}==13.0.* nvidia-nvvm==13.0.*
+  install nvidia-cuda-{nvcc,crt,runtime,cccl}==13.0.* nvidia-nvvm==13.0.* nvidia-cublas==13.1.*
   ln -sfn lib "$(packaged)/lib64"  # where nvcc looks
   nvcc=$(packaged)/bin/nvcc
 fi
