@@ -13,7 +13,7 @@ ModelSizes ModelSizes::wide(DType activation) {
   ModelSizes sizes;
   sizes.activation = activation;
   sizes.hidden = 2160;
-  sizes.vocab = 2600, sizes.real_vocab = 2571;  // three blocks of sample
+  sizes.vocab = 2601, sizes.real_vocab = 2571;  // three blocks of sample
   sizes.heads = 6, sizes.kv_heads = 2, sizes.head_dim = 144, sizes.rotary_dim = 64;
   sizes.key_heads = 2, sizes.value_heads = 4, sizes.key_dim = 72, sizes.value_dim = 120;
   sizes.experts = 23, sizes.top_k = 5, sizes.intermediate = 1024;

@@ -131,12 +131,14 @@ void add_adjustments(const SampleDesc& desc, Row& row, CaseRandom& random) {
     if (token == likely) continue;
     row.adjustments.push_back({token, scales[random.below(3)], adds[random.below(4)]});
   }
+  if (desc.vocab > desc.real_vocab) row.adjustments.push_back({desc.vocab - 1, 1, 50});  // does nothing
 }
 
-// Rows of every kind, by index.
+// Rows of every kind, by index. Of the hot ones much of the probability is far below the largest logit.
 Row make_row(const SampleDesc& desc, int32_t index, CaseRandom& random) {
   Row row;
-  const double spread = index % 3 == 0 ? 0.5 : 3;
+  const bool hot = index % 16 == 3 || index % 32 == 17;
+  const double spread = hot ? 30 : index % 3 == 0 ? 0.5 : 3;
   for (int32_t i = 0; i < desc.vocab; ++i) {
     double logit = spread * random.normal();
     if (index % 5 == 1) logit = std::round(2 * logit) / 2;  // ties
@@ -146,7 +148,7 @@ Row make_row(const SampleDesc& desc, int32_t index, CaseRandom& random) {
   SampleParams& params = row.params;
   params.seed = random.next();
   params.counter = static_cast<uint64_t>(index);
-  params.top_logprobs = index % 4 == 2 ? kMaxTopLogprobs : index % 4;
+  params.top_logprobs = index % 16 == 4 ? -1 : index % 4 == 2 ? kMaxTopLogprobs : index % 4;
   switch (index % 8) {
     case 0:
       break;  // greedy
@@ -160,18 +162,19 @@ Row make_row(const SampleDesc& desc, int32_t index, CaseRandom& random) {
       params.temperature = 1.5f, params.top_p = 0.9f;
       break;
     case 4:
-      params.temperature = 1, params.min_p = 0.05f;
+      params.temperature = 1, params.min_p = index % 16 == 4 ? 0.05f : 0.95f;  // some, or hardly any but the first
       break;
     case 5:
       params.temperature = 0.8f, params.top_k = 50, params.top_p = 0.95f, params.min_p = 0.01f;
       break;
     case 6:
-      params.target = static_cast<int32_t>(random.below(desc.real_vocab));
+      params.target = index % 16 == 6 ? static_cast<int32_t>(random.below(desc.real_vocab)) : 0;
       break;
     case 7:
-      params.temperature = 1, params.top_k = 1;
+      params.temperature = 1, params.top_k = index % 16 == 7 ? 1 : 2;
       break;
   }
+  if (hot) params.temperature = 20;
   const auto somewhere = static_cast<size_t>(random.below(desc.real_vocab));
   if (index % 16 == 9) row.logits[somewhere] = std::nan("");
   if (index % 16 == 10) row.logits[somewhere] = INFINITY;
@@ -196,8 +199,11 @@ std::vector<Case<SampleOp>> make_cases(const SampleDesc& desc, const NoWeights&,
     std::vector<SampleParams> params;
     std::vector<LogitAdjustment> adjustments;
     bool bad = false;
+    // Where the vocabulary allows few rows, they are of kinds that differ most.
+    constexpr int32_t kFew[] = {5, 1, 12, 3, 9, 4};
     for (int32_t r = 0; r < rows; ++r) {
-      Row& row = made_rows->emplace_back(make_row(desc, rows == 1 ? 5 : r, random));
+      const int32_t kind = rows <= 3 ? kFew[rows * (rows - 1) / 2 + r] : r;
+      Row& row = made_rows->emplace_back(make_row(desc, kind, random));
       row.params.first_adjustment = static_cast<int32_t>(adjustments.size());
       row.params.adjustment_count = static_cast<int32_t>(row.adjustments.size());
       adjustments.insert(adjustments.end(), row.adjustments.begin(), row.adjustments.end());
