@@ -5,7 +5,8 @@
 // q, k: the row's y is known exactly where round(y - dy) = round(y + dy); else the middle of the two is taken, e_y
 // their distance:
 //   S = sum y^2:  dS = sum 2 |y| e_y + sum_error(D, S) + u S
-//   accumulated = f e_y / sqrt(S + 1e-6) + |q| (dS / (2 (S + 1e-6)) + 6 u),   f the op's factor; one ulp of fp32
+//   r = dS / (2 (S + 1e-6 - dS)) + 6 u >= 1 / sqrt(1 - dS / (S + 1e-6)) - 1 + 6 u
+//   accumulated = f e_y / sqrt(S + 1e-6) (1 + r) + |q| r,   f the op's factor; one ulp of fp32
 // g = -exp(A) softplus(x), x = a + dt: exp(A) (softplus (16 + |A| + |x|) u + 2 u (|a| + |dt|) softplus'), one ulp of
 // fp32. beta: (8 + |b|) u beta, one ulp of fp32. The kept inputs are copied: equal.
 #include <algorithm>
@@ -106,12 +107,13 @@ class Judge {
       error += (2 * std::abs(y.back().rounded) + y.back().uncertain) * y.back().uncertain;
     }
     error += sum_error(desc_.key_dim, squares) + kUnit * squares;
-    const double scale = factor / std::sqrt(squares + 1e-6), relative = error / (2 * (squares + 1e-6)) + 6 * kUnit;
+    const double whole = squares + 1e-6, relative = error / (2 * std::max(whole - error, whole / 2)) + 6 * kUnit;
+    const double scale = factor / std::sqrt(whole);
     for (int32_t i = 0; i < desc_.key_dim; ++i) {
       const Value& value = y[static_cast<size_t>(i)];
       const double out = value.rounded * scale;
       comparison.within(Evidence::kSampled, name, t, first + i, bench_.at(array, t, first + i), out,
-                        value.uncertain * scale + std::abs(out) * relative + ulp(DType::kF32, out));
+                        value.uncertain * scale * (1 + relative) + std::abs(out) * relative + ulp(DType::kF32, out));
     }
   }
 
