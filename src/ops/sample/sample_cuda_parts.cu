@@ -41,8 +41,10 @@ struct Part {
 struct Buffers {
   Part* parts = nullptr;       // [rows, kParts]
   float* adjusted = nullptr;   // [rows, real_vocab]
-  uint32_t* counts = nullptr;  // [rows, kBins]
+  uint32_t* counts = nullptr;  // [rows, kBins]; the last one's place holds how many columns have p >= min_p
   Weight* sums = nullptr;      // [rows, kBins]
+  Place* heads = nullptr;      // [rows, kHeld]
+  uint32_t* held = nullptr;    // [rows] how many of those
 };
 
 Buffers place(Workspace& workspace, const SampleDesc& desc, int64_t rows) {
@@ -50,8 +52,10 @@ Buffers place(Workspace& workspace, const SampleDesc& desc, int64_t rows) {
   const View adjusted = workspace.take(DType::kF32, rows, desc.real_vocab);
   const View counts = workspace.take(DType::kI32, rows, ranking::kBins);
   const View sums = workspace.take(DType::kF64, rows, ranking::kBins);
-  return {static_cast<Part*>(parts.data), static_cast<float*>(adjusted.data), static_cast<uint32_t*>(counts.data),
-          static_cast<Weight*>(sums.data)};
+  const View heads = workspace.take(DType::kF64, rows, ranking::kHeld);
+  const View held = workspace.take(DType::kI32, 1, rows);
+  return {static_cast<Part*>(parts.data),  static_cast<float*>(adjusted.data), static_cast<uint32_t*>(counts.data),
+          static_cast<Weight*>(sums.data), static_cast<Place*>(heads.data),    static_cast<uint32_t*>(held.data)};
 }
 
 // Folds by halves in shared memory; every thread gets the result.
@@ -132,6 +136,7 @@ __global__ void __launch_bounds__(kPartThreads) sample_part(SampleDesc desc, Sam
   if (threadIdx.x < kPartBins) {
     const int64_t bin = int64_t{r} * ranking::kBins + blockIdx.x * kPartBins + threadIdx.x;
     buffers.counts[bin] = 0, buffers.sums[bin] = 0;
+    buffers.held[r] = 0;
   }
   Place best = 0;
   float largest = -INFINITY, sum = 0.0f;
@@ -194,41 +199,103 @@ __device__ Scale scale_of(const Whole& whole, const Wish& wish) {
   return {logit_of(wish.ranks_adjusted() ? whole.adjusted : whole.best), wish.temperature};
 }
 
+// The part of a row to be ranked that a block works on; all threads of the block make one.
+struct RankedPart {
+  const float* logits = nullptr;
+  int begin = 0;
+  int end = 0;
+  Scale scale;
+  bool wanted = false;
+
+  __device__ RankedPart(const SampleDesc& desc, const SampleOp::Args& args, const Buffers& buffers, const Wish& wish,
+                        Part (&parts)[kParts]) {
+    const int r = blockIdx.y, width = (desc.vocab + kParts - 1) / kParts;
+    if (threadIdx.x < kParts) parts[threadIdx.x] = buffers.parts[r * kParts + threadIdx.x];
+    __syncthreads();
+    const Whole whole(parts);
+    wanted = wish.ranked && !whole.bad;
+    scale = scale_of(whole, wish);
+    logits = ranked_logits(desc, args, buffers, r, wish);
+    begin = blockIdx.x * width;
+    end = min(desc.real_vocab, begin + width);
+  }
+};
+
 __global__ void __launch_bounds__(kPartThreads) sample_bins(SampleDesc desc, SampleOp::Args args, Buffers buffers) {
+  cuda::begin_overlapped();
+  const int r = blockIdx.y;
+  if (!live(args, r)) return;
+  const SampleParams params = args.params[r];
+  const Wish wish(desc, params);
+  if (!wish.ranked) return;
+  __shared__ Part parts[kParts];
+  __shared__ ranking::Tally tally;
+  __shared__ uint32_t likely;
+  tally.clear();
+  if (threadIdx.x == 0) likely = 0;
+  const RankedPart part(desc, args, buffers, wish, parts);
+  if (!part.wanted) return;
+  const bool limited = wish.drawn && params.min_p > 0;
+  uint32_t mine = 0;
+#pragma unroll 4
+  for (int i = part.begin + threadIdx.x; i < part.end; i += kPartThreads) {
+    const float offset = part.scale.offset(part.logits[i]);
+    const int bin = Scale::bin_of_offset(offset);
+    if (bin == ranking::kLastBin && !limited) continue;
+    const float exponential = ranking::host_exp(offset);
+    if (bin < ranking::kLastBin) tally.add(bin, ranking::rounded_weight(exponential));
+    mine += limited && exponential >= params.min_p ? 1 : 0;
+  }
+  if (mine > 0) atomicAdd(&likely, mine);
+  __syncthreads();
+  uint32_t* counts = buffers.counts + int64_t{r} * ranking::kBins;
+  for (int bin = threadIdx.x; bin < ranking::kLastBin; bin += kPartThreads) {
+    if (tally.count[bin] == 0) continue;
+    atomicAdd(&counts[bin], tally.count[bin]);
+    atomicAdd(&buffers.sums[int64_t{r} * ranking::kBins + bin], tally.sum(bin));
+  }
+  if (threadIdx.x == 0 && likely > 0) atomicAdd(&counts[ranking::kLastBin], likely);
+}
+
+__global__ void __launch_bounds__(kPartThreads) sample_head(SampleDesc desc, SampleOp::Args args, Buffers buffers) {
   cuda::begin_overlapped();
   const int r = blockIdx.y;
   if (!live(args, r)) return;
   const Wish wish(desc, args.params[r]);
   if (!wish.ranked) return;
   __shared__ Part parts[kParts];
-  __shared__ ranking::Tally tally;
-  if (threadIdx.x < kParts) parts[threadIdx.x] = buffers.parts[r * kParts + threadIdx.x];
-  tally.clear();
-  __syncthreads();
-  const Whole whole(parts);
-  if (whole.bad) return;
-  const Scale scale = scale_of(whole, wish);
-  const float* logits = ranked_logits(desc, args, buffers, r, wish);
-  const int width = (desc.vocab + kParts - 1) / kParts;
-  const int begin = blockIdx.x * width, end = min(desc.real_vocab, begin + width);
+  __shared__ uint32_t count[ranking::kBins], totals[kPartThreads / 32];
+  __shared__ Place places[ranking::kHeld];
+  __shared__ uint32_t gathered, first;
+  __shared__ int found;
+  for (int i = threadIdx.x; i < ranking::kBins; i += kPartThreads) {
+    count[i] = i < ranking::kLastBin ? buffers.counts[int64_t{r} * ranking::kBins + i] : 0;
+  }
+  if (threadIdx.x == 0) gathered = 0;
+  const RankedPart part(desc, args, buffers, wish, parts);
+  if (!part.wanted) return;
+  ranking::add_up<kPartThreads>(count, ranking::kBins, totals);
+  const int last = ranking::last_head_bin<kPartThreads>(count, found);
+  if (last < 0) return;
+  const float least = part.scale.below_bin(last);
 #pragma unroll 4
-  for (int i = begin + threadIdx.x; i < end; i += kPartThreads) {
-    const float offset = scale.offset(logits[i]);
-    const int bin = Scale::bin_of_offset(offset);
-    if (bin < ranking::kLastBin) tally.add(bin, ranking::rounded_weight(ranking::host_exp(offset)));
+  for (int i = part.begin + threadIdx.x; i < part.end; i += kPartThreads) {
+    const float logit = part.logits[i];
+    if (logit < least || part.scale.bin(logit) > last) continue;
+    places[atomicAdd(&gathered, 1u)] = place_of(logit, i);
   }
   __syncthreads();
-  for (int bin = threadIdx.x; bin < ranking::kLastBin; bin += kPartThreads) {
-    if (tally.count[bin] == 0) continue;
-    atomicAdd(&buffers.counts[int64_t{r} * ranking::kBins + bin], tally.count[bin]);
-    atomicAdd(&buffers.sums[int64_t{r} * ranking::kBins + bin], tally.sum(bin));
+  if (threadIdx.x == 0) first = atomicAdd(&buffers.held[r], gathered);
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < gathered; i += kPartThreads) {
+    buffers.heads[int64_t{r} * ranking::kHeld + first + i] = places[i];
   }
 }
 
 using Ranking = ranking::Ranking<kRowThreads>;
 
 // As Row::draw of sample_cpu_portable.cc: prefixes by top_k, top_p and min_p, then the one that ends with the token.
-__device__ int draw(Ranking& ranking, const SampleParams& params) {
+__device__ int draw(Ranking& ranking, const SampleParams& params, uint32_t likely) {
   Prefix kept = ranking.all(), prefix;
 #pragma unroll 1  // shortest() is large
   for (int step = 0; step < 4; ++step) {
@@ -241,7 +308,7 @@ __device__ int draw(Ranking& ranking, const SampleParams& params) {
       goal.sum = params.top_p * kept.sum();
     } else if (step == 2) {
       if (!(params.min_p > 0)) continue;
-      goal.count = ranking.count_at_least(params.min_p);
+      goal.count = likely;  // columns with p >= min_p
     } else {
       // Below the sum also where u * sum rounds up to it.
       const double u = sample_uniform(params.seed, params.counter);
@@ -291,9 +358,10 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   int token = params.target >= 0 ? params.target : column_of(whole.adjusted);
   const Place* leading = nullptr;
   if (wish.ranked) {
+    const int64_t bins = int64_t{r} * ranking::kBins;
     Ranking ranking(ranked_logits(desc, args, buffers, r, wish), desc.real_vocab, scale_of(whole, wish),
-                    buffers.counts + int64_t{r} * ranking::kBins, buffers.sums + int64_t{r} * ranking::kBins, shared);
-    if (wish.drawn) token = draw(ranking, params);
+                    buffers.counts + bins, buffers.sums + bins, buffers.heads + int64_t{r} * ranking::kHeld, shared);
+    if (wish.drawn) token = draw(ranking, params, buffers.counts[bins + ranking::kLastBin]);
     if (wish.alternatives > 1 && !wish.ranks_adjusted()) leading = ranking.leading(wish.alternatives);
   }
   const auto alternative = [&](int i, Place place) {
@@ -325,6 +393,8 @@ void enqueue(const SampleDesc& desc, const SampleOp::Args& args, const Launch& l
   cuda::launch("sample cuda_parts part", cuda::Start::kOverlap, sample_part, all_parts, kPartThreads, 0, launch.stream,
                desc, args, buffers);
   cuda::launch("sample cuda_parts bins", cuda::Start::kOverlap, sample_bins, all_parts, kPartThreads, 0, launch.stream,
+               desc, args, buffers);
+  cuda::launch("sample cuda_parts head", cuda::Start::kOverlap, sample_head, all_parts, kPartThreads, 0, launch.stream,
                desc, args, buffers);
   cuda::launch("sample cuda_parts row", cuda::Start::kOverlap, sample_row, args.rows, kRowThreads, 0, launch.stream,
                desc, args, buffers, cuda_row::flag_word(launch));

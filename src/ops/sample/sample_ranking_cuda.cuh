@@ -91,6 +91,18 @@ struct Tally {
   }
 };
 
+// The last of the first bins that can be held together, by the running counts; -1: none.
+template <int kThreads>
+__device__ int last_head_bin(const uint32_t* count, int& found) {
+  if (threadIdx.x == 0) found = -1;
+  __syncthreads();
+  for (int i = threadIdx.x; i < kLastBin; i += kThreads) {
+    if (count[i] <= kHeld && (i + 1 == kLastBin || count[i + 1] > kHeld)) found = i;
+  }
+  __syncthreads();
+  return found;
+}
+
 struct Prefix {
   uint32_t count = 0;
   Weight weight = 0;
@@ -167,23 +179,18 @@ struct Shared {
 template <int kThreads>
 class Ranking {
  public:
-  // counts, sums: of the bins of the row, the last one's left out: its columns weigh nothing.
+  // counts, sums: of the bins of the row; what the last one's columns weigh is nothing. head: the head's places.
   __device__ Ranking(const float* logits, int columns, Scale scale, const uint32_t* counts, const Weight* sums,
-                     Shared& shared)
-      : logits_(logits), columns_(columns), scale_(scale), shared_(shared) {
+                     const Place* head, Shared& shared)
+      : logits_(logits), columns_(columns), scale_(scale), head_(head), shared_(shared) {
     for (int i = threadIdx.x; i < kBins; i += kThreads) {
       shared.count[i] = i < kLastBin ? counts[i] : 0;
       shared.sum[i] = i < kLastBin ? sums[i] : 0;
     }
-    if (threadIdx.x == 0) shared.found = -1;
     __syncthreads();
     add_up<kThreads>(shared.count, kBins, shared.count_totals);
     add_up<kThreads>(shared.sum, kBins, shared.totals);
-    for (int i = threadIdx.x; i < kLastBin; i += kThreads) {
-      if (shared.count[i] <= kHeld && (i + 1 == kLastBin || shared.count[i + 1] > kHeld)) shared.found = i;
-    }
-    __syncthreads();
-    head_bin_ = shared.found;
+    head_bin_ = last_head_bin<kThreads>(shared.count, shared.found);
   }
 
   // All columns that weigh something.
@@ -207,19 +214,6 @@ class Ranking {
     const int end =
         first_of(held_, [&](int i) { return goal.reached(prefix(i)) && (i == 0 || !goal.reached(prefix(i - 1))); });
     return prefix(end);
-  }
-
-  // How many columns have p >= least, before rounding.
-  __device__ uint32_t count_at_least(float least) {
-    uint32_t count = 0;
-    const auto add = [&](float logit) { count += scale_.exponential(logit) >= least ? 1 : 0; };
-    if (Scale::bin_of_offset(logf(least)) < head_bin_) {  // a bin is wide: its neighbours hold the boundary's errors
-      hold_head();
-      for (int i = threadIdx.x; i < held_; i += kThreads) add(logit_of(shared_.held.places[i]));
-    } else {
-      for_each([&](float logit, int) { add(logit); });
-    }
-    return static_cast<uint32_t>(fold(count, [](Place a, Place b) { return a + b; }));
   }
 
   // The first `count` places, sorted; null where they are not at hand.
@@ -275,8 +269,10 @@ class Ranking {
 
   __device__ void hold_head() {
     if (holds_head_) return;
-    const float least = scale_.below_bin(head_bin_);
-    gather([&](float logit, int) { return logit >= least && scale_.bin(logit) <= head_bin_; });
+    __syncthreads();
+    held_ = static_cast<int>(shared_.count[head_bin_]);
+    for (int i = threadIdx.x; i < held_; i += kThreads) shared_.held.places[i] = head_[i];
+    sort_held();
     before_ = {};
     holds_head_ = true;
   }
@@ -342,7 +338,7 @@ class Ranking {
     high = fold(most, [](Place a, Place b) { return max(a, b); });
   }
 
-  // Holds the members, at most kHeld, sorted and with running sums.
+  // Holds the members, at most kHeld.
   template <class Member>
   __device__ void gather(const Member& member) {
     auto& held = shared_.held;
@@ -354,6 +350,12 @@ class Ranking {
     });
     __syncthreads();
     held_ = static_cast<int>(shared_.gathered);
+    sort_held();
+  }
+
+  // Sorts the places held, and adds up their weights.
+  __device__ void sort_held() {
+    auto& held = shared_.held;
     int size = 2;
     while (size < held_) size *= 2;
     for (int i = held_ + threadIdx.x; i < size; i += kThreads) held.places[i] = 0;
@@ -369,8 +371,9 @@ class Ranking {
   const float* logits_;
   int columns_;
   Scale scale_;
+  const Place* head_;
   Shared& shared_;
-  int head_bin_ = -1;  // the last of the bins that can be held together
+  int head_bin_ = -1;  // last_head_bin()
   bool holds_head_ = false;
   int held_ = 0;
   Prefix before_;  // what comes before the columns held
