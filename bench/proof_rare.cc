@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
     for (int seed = 1; seed <= seeds; ++seed) {
       auto dice = std::make_shared<Dice>(Dice{ops::CaseRandom(static_cast<uint64_t>(seed) * 77), fault.once_in, 0});
       const faults::Entry entry = fault.make(dice);
-      entry.install();
+      entry.install({});
       const proof::KernelOptions options{
           .repeats = kMostChains, .row_budget_ms = 0, .seed = static_cast<uint64_t>(seed)};
       for (const auto& verdict : bench::prove(instances, *model.device, model.weights, options, fault.op, "faulty")) {

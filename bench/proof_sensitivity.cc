@@ -121,7 +121,7 @@ int main(int argc, char** argv) {
       std::vector<double> ratios[3];
       for (int seed = 0; seed < seeds; ++seed) {
         const faults::Entry entry = place.fault(seed % 2 == 0 ? e : -e);
-        entry.install();
+        entry.install({});
         const proof::KernelOptions options{.repeats = 2, .row_budget_ms = 0, .seed = static_cast<uint64_t>(seed + 1)};
         for (const auto& verdict : bench::prove(instances, *model.device, model.weights, options, place.op, "faulty")) {
           for (size_t i = 0; i < kinds.size(); ++i) ratios[i].push_back(verdict.ratios[static_cast<size_t>(kinds[i])]);

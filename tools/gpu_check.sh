@@ -1,59 +1,101 @@
-#!/bin/sh
-# What runs on a machine with a GPU, with programs built elsewhere: the proof of the GPU rows, the tests of the engine on
-# the GPU, the same under compute-sanitizer, and the benchmarks. Run it from the root of the repository.
+#!/usr/bin/env bash
+# All that a machine with a GPU should run, in one command: builds, proves, tests, looks for races, measures. Takes some 20
+# minutes on an H200 with 16 cores. Run it from the root of the repository.
 #
-# usage: tools/gpu_check.sh BUILD_DIR OUTPUT_DIR [step...]      (by default: rows engine pocket bench)
+# usage: tools/gpu_check.sh [BUILD_DIR [OUTPUT_DIR [step...]]]      (build/gpu, build/gpu/check, all steps in this order)
+#   build      with the CUDA rows and the faults of a GPU's own
 #   rows       every GPU row against the CPU's reference rows
-#   engine     goldens, invariance, random models, a hundred thousand steps of serving
-#   pocket     models/pocket proven, cold and with its receipt, and evaluated
-#   self-test  every fault caught (BUILD_DIR/bin/assay_faulty, built with -DASSAY_FAULTS=ON)
-#   memcheck, racecheck   200 decode steps of models/pocket under compute-sanitizer
-#   bench      every fast row, then decode and prefill of a 35B-A3B shape with dummy weights
-# BUILD_DIR/lib may hold shared libraries that the machine lacks (tools/gpu_check.sh --libraries BUILD_DIR puts them there).
+#   prove      models/pocket cold, then with its receipt; its evaluation
+#   self-test  every fault caught, a process an op
+#   model      goldens, invariance, random models, GPU against CPU
+#   serving    random serving: 100,000 steps against each request alone, and 100,000 steps run twice
+#   memcheck   200 decode steps of models/pocket under compute-sanitizer
+#   racecheck  the same, a process a kind of kernel; every op's rows; and the race that no run shows must be found
+#   bench      every fast row; decode and prefill of a 35B-A3B shape with dummy weights
+# OUTPUT_DIR/check.json: the machine, and of each step its seconds and whether it passed. What it printed lies beside it.
 set -u
-if [ "${1:-}" = "--libraries" ]; then
-  mkdir -p "$2/lib"
-  ldd "$2"/bin/* 2>/dev/null | awk '/lib(fmt|spdlog|pcre2|utf8proc|prometheus)/ {print $3}' | sort -u |
-    xargs -r -I{} cp -L {} "$2/lib/"
-  exit 0
-fi
-build=$1 out=$2
-shift 2
-[ $# -gt 0 ] || set -- rows engine pocket bench
+build=${1:-build/gpu} out=${2:-build/gpu/check}
+shift $(($# < 2 ? $# : 2))
+[ $# -gt 0 ] || set -- build rows prove self-test model serving memcheck racecheck bench
 mkdir -p "$out"
-export LD_LIBRARY_PATH="$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ASSAY_TEST_DEVICE=cuda
 bin=$build/bin
-shape=models/configs/qwen3.5-35b-a3b.json
+shape=(models/configs/qwen3.5-35b-a3b.json --load-format dummy --device cuda)
+pocket=(models/pocket --device cuda)
+ops=(embed rms_norm linear silu_mul router experts qk_norm_rope attention conv_gates gated_delta sample)
 
-sanitize() { compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 \
-  "$bin/assay" bench models/pocket --device cuda --context 64 --decode-tokens 200 --repeats 1; }
-run() {
+# Runs `$1 ARGUMENT` for all further arguments side by side; fails if one does.
+each() {
+  local call=$1 failed=0 argument
+  local -A processes
+  shift
+  for argument in "$@"; do
+    "$call" "$argument" >"$out/$call-${argument// /_}.txt" 2>&1 &
+    processes[$argument]=$!
+  done
+  for argument in "$@"; do
+    wait "${processes[$argument]}" || { failed=1; echo "FAILED: $call $argument"; }
+    tail -n 1 "$out/$call-${argument// /_}.txt"
+  done
+  return $failed
+}
+sanitize() { compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 "${@:2}"; }
+decode() { sanitize "$@" "$bin/assay" bench "${pocket[@]}" --context 64 --decode-tokens 200 --repeats 1; }
+self_test_of() { "$bin/assay_faulty" prove "${pocket[@]}" --self-test --op "$1"; }
+races_of_rows() { sanitize racecheck "$bin/gpu_rows_test" --op "$1"; }
+races_of_kernels() { decode racecheck --kernel-name "kernel_substring=$1"; }
+serve() { "$bin/end_to_end_test" --gtest_filter="Serving.$1*"; }
+# Found, it ends with the sanitizer's exit code.
+hidden_race() {
+  ASSAY_FAULT="attention:$1" sanitize racecheck --kernel-name kernel_substring=attention \
+    "$bin/assay_faulty" bench "${pocket[@]}" --context 300 --decode-tokens 4 --repeats 1
+  [ $? -eq 9 ]
+}
+
+step() {
   case $1 in
+    build)
+      cmake --preset release -B "$build" -DASSAY_CUDA=ON -DASSAY_CUDA_FAULTS=ON \
+        -DASSAY_CUDA_ARCHS="${ASSAY_CUDA_ARCHS:-90a}" &&
+        cmake --build "$build" -j "$(nproc)" --target assay assay_faulty gpu_rows_test gpu_rows_bench end_to_end_test ;;
     rows) "$bin/gpu_rows_test" --json "$out/rows.json" ;;
-    engine) "$bin/end_to_end_test" ;;
-    pocket)
-      rm -rf "$out/receipts" &&
-        "$bin/assay" prove models/pocket --device cuda --receipt-dir "$out/receipts" &&
-        "$bin/assay" prove models/pocket --device cuda --receipt-dir "$out/receipts" &&
-        "$bin/assay" eval models/pocket --device cuda --file models/pocket/eval.jsonl ;;
-    self-test) "$bin/assay_faulty" prove models/pocket --device cuda --self-test ;;
-    memcheck | racecheck) sanitize "$1" ;;
+    prove)
+      rm -rf "$out/receipts"
+      for _ in cold warm; do
+        "$bin/assay" prove "${pocket[@]}" --receipt-dir "$out/receipts" --export "$out/proof.json" || return 1
+      done
+      "$bin/assay" eval "${pocket[@]}" --file models/pocket/eval.jsonl ;;
+    self-test) each self_test_of "${ops[@]}" ;;
+    model) "$bin/end_to_end_test" --gtest_filter='-Serving.*' ;;
+    serving) each serve Hundred EveryStep ;;
+    memcheck) decode memcheck ;;
+    racecheck)
+      each races_of_rows "${ops[@]}" &&
+        each races_of_kernels linear experts attention delta conv norm silu router sample embed &&
+        each hidden_race "stale shared memory: the next keys come while values are read" ;;
     bench)
       "$bin/gpu_rows_bench" --json "$out/rows-bench.json" &&
-        "$bin/assay" bench $shape --load-format dummy --device cuda --batch 1,8,64 --context 4096 --json \
-          >"$out/35b.json" && cat "$out/35b.json" ;;
-    *) echo "unknown step $1"; return 2 ;;
+        "$bin/assay" bench "${shape[@]}" --batch 1,8,64 --context 4096 --decode-tokens 64 --json >"$out/35b.json" &&
+        "$bin/assay" bench "${shape[@]}" --context 8192 --decode-tokens 16 --repeats 2 ;;
+    *) echo "no step is called $1"; return 2 ;;
   esac
 }
 
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-failed=0
-for step in "$@"; do
-  echo "== $step"
-  begin=$(date +%s)
-  run "$step"
+export ASSAY_TEST_DEVICE=cuda
+machine=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
+commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+echo "$machine, $commit"
+failed=0 results=()
+for name in "$@"; do
+  begin=$SECONDS
+  step "$name" >"$out/$name.txt" 2>&1
   status=$?
-  echo "== $step: $(($(date +%s) - begin)) s, exit status $status"
-  [ $status -eq 0 ] || failed=1
+  [ $status -eq 0 ] && passed=true || { passed=false failed=1; tail -n 20 "$out/$name.txt"; }
+  results+=("{\"step\": \"$name\", \"passed\": $passed, \"seconds\": $((SECONDS - begin))}")
+  echo "$name: status $status, $((SECONDS - begin)) s"
+  {
+    printf '{"machine": "%s", "commit": "%s", "steps": [\n' "$machine" "$commit"
+    (IFS=$'\n'; echo "${results[*]}") | sed '$!s/$/,/'
+    echo ']}'
+  } >"$out/check.json"
 done
 exit $failed

@@ -20,11 +20,11 @@ class FaultyOnly : public proof::KernelSink {
  public:
   explicit FaultyOnly(std::string op) : op_(std::move(op)) {}
   bool wanted(std::string_view op, const std::string&, std::string_view row) override {
-    return op == op_ && (row == "faulty" || row == "cpu_portable") && !caught.has_value();
+    return op == op_ && (row == "faulty" || row == faults::wrapped_row()) && !caught.has_value();
   }
   void begin(std::string_view, const std::string&, std::string_view) override { ++descs; }
   void done(proof::Verdict verdict) override {
-    if (verdict.row == "cpu_portable") {
+    if (verdict.row != "faulty") {
       differs = differs || verdict.digest != last_digest_;
       return;
     }
@@ -33,7 +33,7 @@ class FaultyOnly : public proof::KernelSink {
   }
   std::optional<proof::Verdict> caught;
   int descs = 0;
-  bool differs = false;  // from the healthy row in any bit: the first row of a Desc is the faulty one
+  bool differs = false;  // from the healthy row in any bit: of a Desc the faulty row comes first
 
  private:
   uint64_t last_digest_ = 0;
@@ -55,39 +55,80 @@ void add_serving_faults(std::vector<faults::Entry>& list) {
                                                 }}));
 }
 
+class SelfTest {
+ public:
+  SelfTest(const ops::Instances& instances, device::Device& device, ops::WeightProvider& weights,
+           const proof::CertifyOptions& options)
+      : instances_(instances),
+        device_(device),
+        visible_(faults::host_visible(device)),
+        weights_(weights),
+        options_(options) {}
+
+  void run(const faults::Entry& entry) {
+    const bool on_gpu = visible_ != nullptr;
+    if ((!options_.only_op.empty() && entry.op != options_.only_op) || (entry.gpu_only && !on_gpu)) return;
+    if (entry.chance == faults::Chance::kNever) return say(entry, "left to racecheck");
+    const FaultyOnly sink = prove(entry, on_gpu && !entry.gpu_only);
+    if (sink.descs == 0) return;  // the model has no such op
+    const bool race = entry.gpu_only && entry.chance == faults::Chance::kRare;
+    if (!sink.caught && !sink.differs && !race) return say(entry, "changes nothing in this model");
+    ++total_;
+    if (!sink.caught) {
+      ++missed_;
+      return say(entry, "NOT CAUGHT");
+    }
+    say(entry, fmt::format("{:<11} {:>4}  {}", ops::evidence_name(sink.caught->worst.kind), sink.caught->repeats,
+                           sink.caught->reason.substr(0, 100)));
+  }
+
+  Result<void> result() const {
+    fmt::print("{} of {} faults caught\n", total_ - missed_, total_);
+    if (missed_ == 0) return {};
+    return Error{ErrorKind::kNumerical, "faults were not caught", "", std::to_string(missed_), "none", ""};
+  }
+
+ private:
+  static void say(const faults::Entry& entry, std::string_view found) {
+    fmt::print("{:<13} {:<52} {}\n", entry.op, entry.name, found);
+  }
+
+  // on_host: with memory that the host sees, because the fault changes it there.
+  FaultyOnly prove(const faults::Entry& entry, bool on_host) const {
+    entry.install(device_.caps());
+    FaultyOnly sink(entry.op);
+    proof::KernelOptions kernels = options_.kernels;
+    kernels.recorded = !on_host;  // what the host does is not part of a recording
+    kernels.row_budget_ms = 0;
+    for (const int repeats : {2, 8, 64, 512}) {
+      if (sink.caught || (repeats > 2 && entry.chance != faults::Chance::kRare)) break;
+      kernels.repeats = repeats;
+      proof::prove_kernels(instances_, on_host ? *visible_ : device_, weights_, kernels, sink);
+    }
+    entry.remove();
+    return sink;
+  }
+
+  const ops::Instances& instances_;
+  device::Device& device_;
+  const std::unique_ptr<device::Device> visible_;
+  ops::WeightProvider& weights_;
+  const proof::CertifyOptions& options_;
+  int missed_ = 0, total_ = 0;
+};
+
 }  // namespace
 
 Result<void> run_self_test(const engine::LoadOptions& options) {
-  int missed = 0, total = 0;
+  Result<void> result;
   ASSAY_TRY(engine::visit_instances(
       options, [&](const ops::Instances& instances, device::Device& device, ops::WeightProvider& weights) {
         fmt::print("{:<13} {:<52} {:<11} {:>4}  {}\n", "op", "fault", "caught by", "run", "where");
-        for (const faults::Entry& entry : faults::all_faults()) {
-          entry.install();
-          FaultyOnly sink(entry.op);
-          proof::KernelOptions kernels = options.proof.certify.kernels;
-          kernels.row_budget_ms = 0;
-          for (const int repeats : {2, 8, 64, 512}) {
-            if (sink.caught || (repeats > 2 && !entry.rare)) break;
-            kernels.repeats = repeats;
-            proof::prove_kernels(instances, device, weights, kernels, sink);
-          }
-          entry.remove();
-          if (sink.descs == 0) continue;  // the model has no such op
-          if (!sink.caught && !sink.differs) {
-            fmt::print("{:<13} {:<52} changes nothing in this model\n", entry.op, entry.name);
-            continue;
-          }
-          ++total;
-          missed += sink.caught ? 0 : 1;
-          fmt::print("{:<13} {:<52} {:<11} {:>4}  {}\n", entry.op, entry.name,
-                     sink.caught ? ops::evidence_name(sink.caught->worst.kind) : "NOT CAUGHT",
-                     sink.caught ? sink.caught->repeats : 0, sink.caught ? sink.caught->reason.substr(0, 100) : "");
-        }
+        SelfTest test(instances, device, weights, options.proof.certify);
+        for (const faults::Entry& entry : faults::all_faults()) test.run(entry);
+        result = test.result();
       }));
-  fmt::print("{} of {} faults caught\n", total - missed, total);
-  if (missed == 0) return {};
-  return Error{ErrorKind::kNumerical, "faults were not caught", "", std::to_string(missed), "none", ""};
+  return result;
 }
 
 void install_fault_from_environment() {
@@ -97,7 +138,7 @@ void install_fault_from_environment() {
   add_serving_faults(list);
   for (const faults::Entry& entry : list) {
     if ((entry.op + ":" + entry.name).find(wanted) == std::string::npos) continue;
-    entry.install();
+    entry.install({});
     fmt::print(stderr, "fault installed: {}: {}\n", entry.op, entry.name);
     return;
   }

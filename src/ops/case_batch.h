@@ -138,7 +138,7 @@ inline std::vector<CaseSteps> case_steps(const CaseContext& context, bool long_c
     all.push_back({"prompt of 65", {{0, 65}}, 0});
     all.push_back({"cut at 64", {{64, 33}}, 0});
     all.push_back(mixed);
-    if (long_context) all.push_back({"past 4096", {{4095, 1}, {4096, 1}, {4230, 3}}, 2});
+    if (long_context) all.push_back({"past 4096", {{4095, 1}, {4096, 1}, {4230, 4}}, 2});
     all.push_back({"prompts of which two begin within a page", {{37, 40}, {100, 5}, {0, 257}}, 0});
     all.push_back({"places of sequences that are not there", {{5, 1}, {64, 6}, {0, 0}, {0, 0}}, 1});
     for (const CaseValues values : unusual) {

@@ -157,6 +157,15 @@ View Bench::view(int index) const {
   return View(static_cast<char*>(array.memory.data()) + kZone, array.dtype, array.rows, array.cols, array.stride);
 }
 
+std::vector<MutableBytes> Bench::inputs() const {
+  std::vector<MutableBytes> list;
+  for (const Array& array : arrays_) {
+    if (array.role == Role::kOutput) continue;
+    list.emplace_back(static_cast<std::byte*>(array.memory.data()), array.memory.bytes());
+  }
+  return list;
+}
+
 void Bench::place(int poison) {
   const auto byte = static_cast<std::byte>(poison);
   for (Array& array : arrays_) {
@@ -254,6 +263,13 @@ void Bench::judge_guards(Comparison& comparison) const {
   }
 }
 
+void Bench::judge_untouched(Comparison& comparison) const {
+  for (const Array& array : arrays_) {
+    if (array.role == Role::kInput || array.fetched == array.placed) continue;
+    comparison.fail(Evidence::kGuards, array.name + " was written with no token live");
+  }
+}
+
 uint64_t Bench::digest() const {
   uint64_t digest = 0;
   for (const Array& array : arrays_) {
@@ -305,6 +321,10 @@ std::vector<int32_t> token_counts(const CaseContext& context, int32_t bucket_tok
   }
   if (kept.empty()) kept.push_back(std::min(1, bucket_tokens));
   return kept;
+}
+
+int64_t run_work(const CaseContext& context, int64_t on_cpu) {
+  return context.device.caps().backend == device::Backend::kCpu ? on_cpu : 1024 * on_cpu;
 }
 
 int32_t decode_tokens(int32_t tokens, size_t index, const Bucket& bucket) {

@@ -150,6 +150,9 @@ class Bench {
     return static_cast<T*>(view(array).data);
   }
 
+  // What the op reads, on the device, zones included.
+  std::vector<MutableBytes> inputs() const;
+
   // Uploads everything; outputs, pads and zones hold the poison byte.
   void place(int poison);
   // Downloads what the op writes.
@@ -160,6 +163,8 @@ class Bench {
   ConstBytes bytes(int array) const;  // as fetched, without zones
   // After fetch(): compares what must not have changed, inputs too, with what was placed.
   void judge_guards(Comparison& comparison) const;
+  // After fetch(): that nothing was written at all.
+  void judge_untouched(Comparison& comparison) const;
   uint64_t digest() const;  // of outputs, as fetched
 
  private:
@@ -231,6 +236,10 @@ struct CaseContext {
 // The token counts to try up to a bucket's: its edge and neighbours, 1, 2, powers of two and theirs, primes. What is
 // above `most` is left out; the edge is tried all the same with kFull.
 std::vector<int32_t> token_counts(const CaseContext& context, int32_t bucket_tokens, int32_t most);
+
+// The multiply-adds that a row may take for one case, given what is little for a CPU: a GPU is given all sizes that its
+// rows tell apart.
+int64_t run_work(const CaseContext& context, int64_t on_cpu);
 
 // How many of a case's tokens are decode tokens, by the number of the case: as many as a bucket has sequences, none,
 // half. A row may dispatch on phase.

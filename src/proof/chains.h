@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "backend/late_arrays.h"
 #include "backend/other_work.h"
+#include "backend/recording.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "ops/all_cases.h"
@@ -16,6 +18,42 @@
 #include "proof/verdict.h"
 
 namespace assay::proof {
+
+// Token counts of a case on the device, as a recording of its work reads them.
+class LiveCounts {
+ public:
+  explicit LiveCounts(device::Device& device)
+      : device_(&device), memory_(std::move(device.allocate(sizeof(Counts))).value()) {}
+
+  // `args` with its counts read from here: all of them, until none() or all() is called.
+  template <class Args>
+  Args of(Args args) {
+    const auto* live = static_cast<const int32_t*>(memory_.data());
+    if constexpr (requires { args.batch; }) {
+      read(args.batch.tokens, live);
+    } else if constexpr (requires { args.tokens; }) {
+      read(args.tokens, live);
+    } else {
+      args.live = live + 1;
+      counts_ = {args.rows, args.rows};
+    }
+    return args;
+  }
+  void none() { place({}); }
+  void all() { place(counts_); }
+
+ private:
+  using Counts = std::array<int32_t, 2>;  // of decode tokens, of all
+  void read(ops::TokenCounts& tokens, const int32_t* live) {
+    counts_ = {tokens.decode, tokens.total};
+    tokens.live = live;
+  }
+  void place(const Counts& counts) { device_->upload(memory_.data(), counts.data(), sizeof(Counts)); }
+
+  device::Device* device_;
+  device::Buffer memory_;
+  Counts counts_{};
+};
 
 // A row made ready, with workspace between guard zones.
 template <class Op>
@@ -45,7 +83,12 @@ class ReadyRow {
     enqueue(made, made.tap.get());
     device_->synchronize();
   }
-  // Of the last run().
+  void replay(backend::Recording& recording) {
+    device_->fill(words_.data(), 0, sizeof(Words));
+    recording.replay();
+    device_->synchronize();
+  }
+  // Of the last run() or replay().
   void judge_sentinel(const ops::Case<Op>& made, ops::Comparison& comparison) const {
     Words words;
     device_->download(words.data(), words_.data(), sizeof(words));
@@ -56,16 +99,14 @@ class ReadyRow {
                       fmt::format("word {} of the sentinel is {:#x}, expected {:#x}", layer, words[layer], wanted));
     }
   }
-  void enqueue(const ops::Case<Op>& made, ops::Taps* taps = nullptr) {
-    ops::Launch launch;
-    launch.stream = device_->stream();
-    launch.workspace =
-        ops::View(static_cast<char*>(memory_.data()) + ops::Bench::kZone, DType::kU8, 1, static_cast<int64_t>(bytes_));
-    launch.taps = taps;
-    ops::Sentinel sentinel{static_cast<uint32_t*>(words_.data())};
-    launch.flags = &sentinel;
-    launch.layer = kLayer;
-    plan_->enqueue(made.args, launch);
+  void enqueue(const ops::Case<Op>& made, ops::Taps* taps = nullptr) { enqueue(made.args, taps); }
+  // The case's work behind `ahead`, its token counts read from `counts`; null on a device that records nothing.
+  Result<std::unique_ptr<backend::Recording>> record(const ops::Case<Op>& made, LiveCounts& counts,
+                                                     backend::LateArrays* ahead) {
+    return backend::record(*device_, [&] {
+      if (ahead != nullptr) ahead->enqueue();
+      enqueue(counts.of(made.args), nullptr);
+    });
   }
   device::Device& device() const { return *device_; }
   bool zones_intact() const {
@@ -82,6 +123,17 @@ class ReadyRow {
   static constexpr size_t kLayer = 1;
   using Words = std::array<uint32_t, 3>;
   ReadyRow(device::Device& device, ops::OrderId order) : device_(&device), order_(order) {}
+  void enqueue(const typename Op::Args& args, ops::Taps* taps) {
+    ops::Launch launch;
+    launch.stream = device_->stream();
+    launch.workspace =
+        ops::View(static_cast<char*>(memory_.data()) + ops::Bench::kZone, DType::kU8, 1, static_cast<int64_t>(bytes_));
+    launch.taps = taps;
+    ops::Sentinel sentinel{static_cast<uint32_t*>(words_.data())};
+    launch.flags = &sentinel;
+    launch.layer = kLayer;
+    plan_->enqueue(args, launch);
+  }
   device::Device* device_;
   ops::OrderId order_;
   device::Buffer memory_, words_;
@@ -90,10 +142,32 @@ class ReadyRow {
   ops::PlanPtr<Op> plan_;
 };
 
+// The case as a served step of a GPU runs: recorded once, its token counts on the device, its inputs still on their way
+// when it begins. First with no token live, when nothing may be written; then with all. False where the device records
+// nothing: then nothing ran.
+template <class Op>
+bool run_recorded(ReadyRow<Op>& row, const ops::Case<Op>& made, ops::Comparison& comparison) {
+  LiveCounts counts(row.device());
+  const auto late = backend::make_late_arrays(row.device(), made.bench->inputs());
+  auto recording = row.record(made, counts, late.get());
+  if (!recording.ok()) comparison.fail(ops::Evidence::kContact, recording.error().message());
+  if (!recording.ok() || *recording == nullptr) return false;
+  counts.none();
+  if (late) late->withhold();
+  row.replay(**recording);
+  made.bench->fetch();
+  made.bench->judge_untouched(comparison);
+  counts.all();
+  if (late) late->withhold();
+  row.replay(**recording);
+  return true;
+}
+
 struct ChainOptions {
   int repeats = 4;
   double budget_ms = 0;
   bool other_work = false;  // every second chain runs beside other work on the device
+  bool recorded = false;    // the second chain runs from recordings, where the device has them
 };
 
 // Fills in worst, ratios, repeats, comparisons, digest and, on failure, state and reason.
@@ -115,7 +189,9 @@ void run_chains(ReadyRow<Op>& row, std::vector<ops::Case<Op>>& cases, const Chai
       comparison.set_case(made.name);
       made.bench->place(poison);
       if (made.tap) made.tap->clear();
-      row.run(made);
+      // A tap that is judged every time cannot be recorded.
+      const bool may_record = options.recorded && chain == 1 && (made.digest || !made.tap);
+      if (!may_record || !run_recorded(row, made, comparison)) row.run(made);
       made.bench->fetch();
       if (chain < 2) made.bench->judge_guards(comparison);
       row.judge_sentinel(made, comparison);

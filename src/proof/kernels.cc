@@ -105,7 +105,7 @@ class DescProofOf : public DescProof {
     const int64_t start = now_us();
     auto row = ReadyRow<Op>::make(impl, group_.desc, group_.bucket, weights_, device_, *provider_);
     if (row.ok()) {
-      run_chains(*row, cases, {options_.repeats, options_.row_budget_ms, true}, verdict);
+      run_chains(*row, cases, {options_.repeats, options_.row_budget_ms, true, options_.recorded}, verdict);
       if (verdict.state == State::kPassed && !verdict.light) verdict.timings = time_row(*row, cases);
     } else {
       verdict.state = State::kFailed;

@@ -20,6 +20,7 @@ struct KernelOptions {
   int repeats = 4;            // chains, at least 2
   double row_budget_ms = 25;  // of repeats of one row: no new chain beyond (but always 2); 0: none
   uint64_t seed = 1;
+  bool recorded = true;  // the second chain runs from recordings, where the device has them
 };
 
 // Who wants which verdicts, and hears of them. wanted() may be asked by two threads at once, and more than once of a

@@ -1,55 +1,29 @@
 // pocket against Hugging Face: fp32 goldens of the dequantised weights (models/pocket/golden).
 //
 // `f32` is the oracle mode and must agree to 2e-3 in every logit; the default bf16 mode must stay within four times the
-// published noise of computing in bf16 (models/pocket/README.md: KL 9e-7 on answers, 2.2e-5 on stories).
+// published noise of computing in bf16.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "backend/cpu/cpu_device.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/safetensors.h"
-#include "end_to_end/sequence_runner.h"
+#include "end_to_end/pocket_golden.h"
 #include "numeric/bf16.h"
 
 namespace assay {
 namespace {
 
-using engine::Phase;
-using testing::RecordingTaps;
-using testing::SequenceRunner;
+using testing::golden;
+using testing::kl;
+using testing::kPocket;
+using testing::log_softmax;
+using testing::PromptLogits;
+using testing::run_prompt;
 
 constexpr double kGreedyMargin = 0.01;  // nats
-constexpr char kPocket[] = "models/pocket";
-
-struct Golden {
-  nlohmann::json prompts;
-  nlohmann::json router_top4;  // of prompt 0: [layer][token][4], sorted
-  checkpoint::SafetensorsFile tensors;
-
-  std::span<const float> tensor(const std::string& name) const {
-    const checkpoint::TensorInfo* info = nullptr;
-    for (const auto& candidate : tensors.tensors()) {
-      if (candidate.name == name) info = &candidate;
-    }
-    CHECK(info != nullptr && info->dtype == DType::kF32, "golden tensor {}", name);
-    return {reinterpret_cast<const float*>(info->bytes.data()), info->bytes.size() / sizeof(float)};
-  }
-};
-
-const Golden& golden() {
-  static const Golden instance = [] {
-    std::ifstream file(std::string(kPocket) + "/golden/golden.json");
-    const auto json = nlohmann::json::parse(file);
-    return Golden{json["prompts"], json["router_top4_prompt0"],
-                  checkpoint::SafetensorsFile::open(std::string(kPocket) + "/golden/golden.safetensors").value()};
-  }();
-  return instance;
-}
 
 std::unique_ptr<engine::LocalEngine> load_pocket(DType compute, const std::string& row) {
   engine::LoadOptions options;
@@ -62,24 +36,6 @@ std::unique_ptr<engine::LocalEngine> load_pocket(DType compute, const std::strin
   if (!cpu && row == "reference") options.forced_rows = {{"*", "cuda_reference"}};
   if (cpu && !row.empty()) options.forced_rows = {{"*", row}};
   return engine::load(options).value();
-}
-
-std::vector<double> log_softmax(std::span<const float> logits) {
-  double largest = -INFINITY;
-  for (float logit : logits) largest = std::max(largest, static_cast<double>(logit));
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(logit - largest);
-  std::vector<double> result;
-  for (float logit : logits) result.push_back(logit - largest - std::log(sum));
-  return result;
-}
-
-double kl(std::span<const float> wanted_logits, std::span<const float> got_logits) {
-  const auto wanted = log_softmax(wanted_logits);
-  const auto got = log_softmax(got_logits);
-  double sum = 0;
-  for (size_t i = 0; i < wanted.size(); ++i) sum += std::exp(wanted[i]) * (wanted[i] - got[i]);
-  return sum;
 }
 
 // KL over the 20 tokens the golden lists and one bucket for all others: at most the full one.
@@ -96,30 +52,6 @@ double kl_top20(const nlohmann::json& top, std::span<const float> logits) {
   // Below the goldens' five decimals the rest says nothing.
   if (wanted_rest > 1e-3 && got_rest > 0) sum += wanted_rest * std::log(wanted_rest / got_rest);
   return sum;
-}
-
-// The logits of one prompt: of its last four tokens, then of every greedy token's predecessor, the golden tokens
-// forced.
-struct PromptLogits {
-  RecordingTaps taps;
-  size_t rows = 0;
-  std::span<const float> last(size_t index) { return site().row(index); }
-  std::span<const float> greedy(size_t index) { return site().row(3 + index); }
-  int head_layer = 0;
-
- private:
-  const RecordingTaps::Site& site() { return taps.site("logits", head_layer); }
-};
-
-void run_prompt(engine::LocalEngine& engine, const nlohmann::json& prompt, PromptLogits& out) {
-  const std::vector<int32_t> ids = prompt["input_ids"];
-  const std::vector<int32_t> greedy = prompt["greedy_ids"];
-  out.head_layer = static_cast<int>(engine.config().num_layers);
-  engine.set_taps(&out.taps);
-  SequenceRunner runner(engine);
-  runner.run(ids, Phase::kPrefill, engine::kPrefillCut * 8, ids.size() - 4);
-  runner.run(std::span(greedy).first(greedy.size() - 1), Phase::kVerify, 512, 0);
-  engine.set_taps(nullptr);
 }
 
 // Greedy tokens wherever the golden's own margin decides.
@@ -313,8 +245,8 @@ TEST(Golden, DefaultBf16StaysWithinTheNoiseFloor) {
   std::printf("routes: %ld compared, %ld near ties of which %ld flipped, %ld after a flip\n",
               static_cast<long>(routes.compared), static_cast<long>(routes.ties), static_cast<long>(routes.flips),
               static_cast<long>(routes.after));
-  EXPECT_LE(sums[0] / counts[0], 4 * 9e-7);
-  EXPECT_LE(sums[1] / counts[1], 4 * 2.2e-5);
+  EXPECT_LE(sums[0] / counts[0], 4 * testing::kNoiseOfAnswers);
+  EXPECT_LE(sums[1] / counts[1], 4 * testing::kNoiseOfStories);
   EXPECT_GT(routes.compared, 1000);
 }
 

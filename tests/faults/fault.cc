@@ -1,7 +1,10 @@
 #include "fault.h"
 
+#include <atomic>
 #include <bit>
 #include <cstring>
+
+#include "fault_tables.h"
 
 namespace assay::faults {
 
@@ -60,7 +63,32 @@ std::byte* OwnWeight::scales(size_t matrix) {
 
 std::vector<ops::WeightId> ids_of(const ops::NoWeights&) { return {}; }
 
+std::vector<Entry> all_faults() {
+  std::vector<Entry> list;
+  add_linear_faults(list);
+  add_experts_faults(list);
+  add_router_faults(list);
+  add_sequence_faults(list);
+  add_small_faults(list);
+#if ASSAY_WITH_CUDA
+  add_gpu_faults(list);
+#endif
+  return list;
+}
+
+namespace {
+std::atomic<const char*> wrapped{""};
+}  // namespace
+
+std::string_view wrapped_row() { return wrapped.load(); }
+
 namespace detail {
+
+ops::DeviceCaps& caps() {
+  static ops::DeviceCaps installed;
+  return installed;
+}
+void set_wrapped_row(const char* name) { wrapped = name; }
 
 void Provider::replace(ops::WeightId id, const std::function<void(OwnWeight&)>& change) {
   auto replaced = std::make_unique<Replaced>();

@@ -6,7 +6,9 @@
 //
 //   fault<LinearOp>({"N30 zero for 32 to 1536 tokens", [](Run<LinearOp>& run) { if (..) zero(run.args.y); }})
 //
-// The number is that of the fault's story in the list of faults that reached users. Host memory only.
+// The number is that of the fault's story in the list of faults that reached users. run() reads and writes what args
+// point to: on a GPU that is memory of host_memory.h. Faults of a GPU's own are whole rows (row_fault), made from the
+// sources of the healthy ones (gpu/), or change where and when a healthy row runs (`blind`).
 #pragma once
 
 #include <functional>
@@ -14,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "host_memory.h"
 #include "numeric/bf16.h"
 #include "ops/cases.h"
 #include "ops/row_list.h"
@@ -47,8 +50,8 @@ struct Run {
   const typename Op::Desc& desc;
   int64_t index = 0;  // of the run, from 0, of this plan
   bool after = false;
-  std::vector<std::vector<int32_t>>& scratch;  // lives for the run: changed copies of integer arrays
-  ops::Launch& launch;                         // before the run: may be changed
+  std::vector<HostVector<int32_t>>& scratch;  // lives for the run: changed copies of integer arrays
+  ops::Launch& launch;                        // before the run: may be changed
 };
 
 template <class Op>
@@ -58,16 +61,24 @@ struct Fault {
   std::function<void(OwnWeight&, size_t which)> weights = {};  // for each weight of the op, in order
   bool rare = false;                                           // may need many runs
   std::function<void(typename Op::Desc&)> desc = {};           // the row is made for another Desc
+  bool blind = false;                                          // run() looks at no memory: it may run while recording
 };
+
+// How often a fault shows. kNever: no run has shown it, compute-sanitizer's racecheck finds it.
+enum class Chance : uint8_t { kAlways, kRare, kNever };
 
 // What the self-test runs over.
 struct Entry {
   std::string name, op;
-  bool rare = false;
-  std::function<void()> install;  // puts the faulty row first
+  Chance chance = Chance::kAlways;
+  std::function<void(const ops::DeviceCaps&)> install;  // puts the faulty row first, for such a device
   std::function<void()> remove;
+  bool gpu_only = false;  // and on the GPU's own memory, recorded as steps are
 };
+// For any device; those of a GPU's rows come last, where they are built in.
 std::vector<Entry> all_faults();
+// The healthy row that the faulty one was last made from.
+std::string_view wrapped_row();
 
 namespace detail {
 
@@ -77,11 +88,15 @@ const Fault<Op>*& active() {
   return fault;
 }
 
-// The row that is wrapped: the first portable one.
+ops::DeviceCaps& caps();  // of the device that faults are installed for
+void set_wrapped_row(const char* name);
+
+// The row that is wrapped: the portable one of a CPU, of a GPU the first that runs the Desc.
 template <class Op>
-const ops::Impl<Op>& base() {
+const ops::Impl<Op>& base(const typename Op::Desc& desc) {
   for (const ops::Impl<Op>& impl : Op::impls()) {
-    if (std::string_view(impl.name) == "cpu_portable") return impl;
+    const bool portable = std::string_view(impl.name) == "cpu_portable";
+    if (caps().backend == device::Backend::kCpu ? portable : !ops::refusal(impl, desc, caps())) return impl;
   }
   return Op::impls().back();
 }
@@ -98,7 +113,7 @@ class Provider : public ops::WeightProvider {
     ops::WeightId id;
     OwnWeight own;
     ops::PackedWeight packed;
-    std::vector<std::byte> memory;
+    HostVector<std::byte> memory;
   };
   ops::WeightProvider& real_;
   std::vector<std::unique_ptr<Replaced>> replaced_;
@@ -110,14 +125,17 @@ class FaultyPlan : public ops::Plan<typename Op::Args> {
   FaultyPlan(ops::PlanPtr<Op> healthy, std::unique_ptr<Provider> provider, const typename Op::Desc& desc)
       : provider_(std::move(provider)), healthy_(std::move(healthy)), desc_(desc), fault_(*active<Op>()) {}
   void enqueue(const typename Op::Args& args, const ops::Launch& launch) const override {
-    typename Op::Args changed = args;
+    if (!fault_.run) return healthy_->enqueue(args, launch);
+    typename Op::Args changed_args = args;
     ops::Launch changed_launch = launch;
-    std::vector<std::vector<int32_t>> scratch;
-    Run<Op> run{changed, desc_, runs_++, false, scratch, changed_launch};
-    if (fault_.run) fault_.run(run);
-    healthy_->enqueue(changed, changed_launch);
+    std::vector<HostVector<int32_t>> scratch;
+    Run<Op> run{changed_args, desc_, runs_++, false, scratch, changed_launch};
+    if (!fault_.blind) wait_for(launch.stream);
+    fault_.run(run);
+    healthy_->enqueue(changed_args, changed_launch);
+    if (!fault_.blind) wait_for(launch.stream);
     run.after = true;
-    if (fault_.run) fault_.run(run);
+    fault_.run(run);
   }
 
  private:
@@ -141,14 +159,30 @@ std::vector<ops::WeightId> ids_of(const Weights& weights) {
 template <class Op>
 Entry fault(Fault<Op> description) {
   const auto kept = std::make_shared<Fault<Op>>(std::move(description));
-  Entry entry{kept->name, std::string(Op::kName), kept->rare, {}, {}};
-  entry.install = [kept] {
+  Entry entry{kept->name, std::string(Op::kName), kept->rare ? Chance::kRare : Chance::kAlways, {}, {}, kept->blind};
+  entry.install = [kept](const ops::DeviceCaps& caps) {
     detail::active<Op>() = kept.get();
-    ops::Impl<Op> row = detail::base<Op>();
+    detail::caps() = caps;
+    ops::Impl<Op> row = Op::impls().back();
     row.name = "faulty";
-    row.order = [](const typename Op::Desc&) { return ops::OrderId::kNone; };
+    row.backend = caps.backend;
+    row.order = [](const typename Op::Desc& desc) {
+      return detail::caps().backend == device::Backend::kCpu ? ops::OrderId::kNone : detail::base<Op>(desc).order(desc);
+    };
+    row.layout = [](const typename Op::Desc& desc) -> ops::LayoutId {
+      const ops::Impl<Op>& healthy = detail::base<Op>(desc);
+      return healthy.layout == nullptr ? nullptr : healthy.layout(desc);
+    };
+    row.can_run = [](const typename Op::Desc& desc, const ops::DeviceCaps& device) {
+      return ops::refusal(detail::base<Op>(desc), desc, device);
+    };
+    row.workspace_bytes = [](const typename Op::Desc& desc, const ops::Bucket& bucket, ops::MakeContext& context) {
+      return detail::base<Op>(desc).workspace_bytes(desc, bucket, context);
+    };
     row.make = [](const typename Op::Desc& desc, const ops::Bucket& bucket, const typename Op::Weights& weights,
                   ops::MakeContext& context) -> Result<ops::PlanPtr<Op>> {
+      const ops::Impl<Op>& healthy = detail::base<Op>(desc);
+      detail::set_wrapped_row(healthy.name);
       auto provider = std::make_unique<detail::Provider>(context.weights);
       const Fault<Op>& wrong = *detail::active<Op>();
       size_t which = 0;
@@ -160,8 +194,8 @@ Entry fault(Fault<Op> description) {
       ops::MakeContext own{context.caps, *provider, context.selector};
       typename Op::Desc made_for = desc;
       if (wrong.desc) wrong.desc(made_for);
-      ASSAY_ASSIGN(ops::PlanPtr<Op> healthy, detail::base<Op>().make(made_for, bucket, weights, own));
-      return ops::PlanPtr<Op>(std::make_unique<detail::FaultyPlan<Op>>(std::move(healthy), std::move(provider), desc));
+      ASSAY_ASSIGN(ops::PlanPtr<Op> plan, healthy.make(made_for, bucket, weights, own));
+      return ops::PlanPtr<Op>(std::make_unique<detail::FaultyPlan<Op>>(std::move(plan), std::move(provider), desc));
     };
     ops::test_rows<Op>().insert(ops::test_rows<Op>().begin(), row);
   };
@@ -169,6 +203,21 @@ Entry fault(Fault<Op> description) {
     ops::test_rows<Op>().clear();
     detail::active<Op>() = nullptr;
   };
+  return entry;
+}
+
+// A whole row that is wrong, in place of the healthy one of the same name.
+template <class Op>
+Entry row_fault(std::string name, const ops::Impl<Op>& wrong, Chance chance) {
+  Entry entry{std::move(name), std::string(Op::kName), chance, {}, {}, true};
+  entry.install = [&wrong](const ops::DeviceCaps& caps) {
+    detail::caps() = caps;
+    detail::set_wrapped_row(wrong.name);
+    ops::Impl<Op> row = wrong;
+    row.name = "faulty";
+    ops::test_rows<Op>().insert(ops::test_rows<Op>().begin(), row);
+  };
+  entry.remove = [] { ops::test_rows<Op>().clear(); };
   return entry;
 }
 

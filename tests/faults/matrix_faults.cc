@@ -115,7 +115,7 @@ void leave_tile(L& run, int64_t first, int64_t count) {
   const ops::View& y = run.args.y;
   if (first + count > y.cols) return;
   if (!run.after) {
-    std::vector<int32_t> kept;
+    HostVector<int32_t> kept;
     for (int64_t t = 0; t < y.rows; ++t) {
       for (int64_t n = first; n < first + count; ++n) {
         kept.push_back(y.dtype == DType::kF32 ? std::bit_cast<int32_t>(y.row<float>(t)[n])
@@ -140,7 +140,7 @@ void leave_tile(L& run, int64_t first, int64_t count) {
 // ids as an array of its own that may be changed.
 ops::View own_ids(E& run) {
   const ops::ConstView& ids = run.args.ids;
-  std::vector<int32_t> copy;
+  HostVector<int32_t> copy;
   for (int64_t t = 0; t < ids.rows; ++t) copy.insert(copy.end(), ids.row<int32_t>(t), ids.row<int32_t>(t) + ids.cols);
   run.scratch.push_back(std::move(copy));
   const ops::View view(run.scratch.back().data(), DType::kI32, ids.rows, ids.cols);
@@ -350,7 +350,7 @@ void add_experts_faults(std::vector<Entry>& list) {
        }});
   add({"shared expert without its gate", [](E& run) {
          if (run.after || !run.args.shared) return;
-         std::vector<int32_t> ones(static_cast<size_t>(run.args.shared.rows), std::bit_cast<int32_t>(1.0f));
+         HostVector<int32_t> ones(static_cast<size_t>(run.args.shared.rows), std::bit_cast<int32_t>(1.0f));
          run.scratch.push_back(std::move(ones));
          run.args.shared_scale = ops::ConstView(run.scratch.back().data(), DType::kF32, run.args.shared.rows, 1);
        }});

@@ -20,7 +20,7 @@ using ops::QkNormRopeOp;
 // A changed copy of an integer array of the batch.
 template <class Op, class Change>
 const int32_t* changed(Run<Op>& run, const int32_t* array, int64_t count, const Change& change) {
-  std::vector<int32_t> copy(array, array + count);
+  HostVector<int32_t> copy(array, array + count);
   for (int64_t i = 0; i < count; ++i) copy[static_cast<size_t>(i)] = change(copy[static_cast<size_t>(i)], i);
   run.scratch.push_back(std::move(copy));
   return run.scratch.back().data();

@@ -122,14 +122,14 @@ void add_sample(std::vector<Entry>& list) {
        });
   list.push_back(fault<SampleOp>({"N64 bad logits are not flagged", [](S& run) { run.launch.flags = nullptr; }}));
   list.push_back(fault<SampleOp>(
-      {"seed of the token before", [params = std::make_shared<std::vector<ops::SampleParams>>()](S& run) {
+      {"seed of the token before", [params = std::make_shared<HostVector<ops::SampleParams>>()](S& run) {
          if (run.after) return;
          params->assign(run.args.params, run.args.params + run.args.rows);
          for (auto& p : *params) ++p.counter;
          run.args.params = params->data();
        }}));
   list.push_back(
-      fault<SampleOp>({"top_p ignored", [params = std::make_shared<std::vector<ops::SampleParams>>()](S& run) {
+      fault<SampleOp>({"top_p ignored", [params = std::make_shared<HostVector<ops::SampleParams>>()](S& run) {
                          if (run.after) return;
                          params->assign(run.args.params, run.args.params + run.args.rows);
                          for (auto& p : *params) p.top_p = 1;
@@ -161,16 +161,6 @@ void add_small_faults(std::vector<Entry>& list) {
     }
   });
   add_sample(list);
-}
-
-std::vector<Entry> all_faults() {
-  std::vector<Entry> list;
-  add_linear_faults(list);
-  add_experts_faults(list);
-  add_router_faults(list);
-  add_sequence_faults(list);
-  add_small_faults(list);
-  return list;
 }
 
 }  // namespace assay::faults

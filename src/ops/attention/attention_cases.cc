@@ -232,7 +232,8 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
     Arrays arrays{-1, -1, -1, -1, -1, -1};
     arrays.q = bench.add("q", desc.activation, tokens, width, Role::kInput, 64, [&](int64_t t, int64_t c) {
       if (cancelling) return sparse.q(t, c);
-      return random.normal() * (t % 4 == 1 ? 8 : t % 4 == 2 ? 0.01 : 1);  // sharp, flat and usual softmax
+      // Flat, sharp and usual softmax. Flat: every key counts, those of the last pages of a long context too.
+      return random.normal() * (t % 4 == 1 ? 0.01 : t % 4 == 2 ? 8 : 1);
     });
     add_cache(desc, *batch, cancelling ? &sparse : nullptr, random, bench, arrays);
     arrays.out = bench.add("out", desc.activation, tokens, width, Role::kOutput, 64);

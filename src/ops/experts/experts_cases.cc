@@ -283,7 +283,7 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
   const WeightSource& source = context.weights.source(weights.experts);
   const int64_t token_work = 3 * desc.hidden * desc.intermediate * desc.top_k;
   const bool weights_only = context.effort == Effort::kWeights;
-  const auto most = static_cast<int32_t>(std::clamp<int64_t>(kRunWork / token_work, 3, 100'000));
+  const auto most = static_cast<int32_t>(std::clamp<int64_t>(run_work(context, kRunWork) / token_work, 3, 100'000));
   std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
   // Rows take another way above a few tokens of an expert: that is seen whatever the sizes.
   constexpr int32_t kCrowd = 17;

@@ -302,7 +302,8 @@ std::vector<Case<LinearOp>> make_cases(const LinearDesc& desc, const LinearOp::W
                                        const CaseContext& context) {
   std::vector<Case<LinearOp>> cases;
   const WeightSource& source = context.weights.source(weights.matrix);
-  const auto most = static_cast<int32_t>(std::clamp<int64_t>(kRunWork / (desc.n * desc.k), 3, 100'000));
+  const auto most =
+      static_cast<int32_t>(std::clamp<int64_t>(run_work(context, kRunWork) / (desc.n * desc.k), 3, 100'000));
   std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
   // Rows take another way above a few tokens: that is seen whatever the sizes.
   constexpr int32_t kCrowd = 17;
