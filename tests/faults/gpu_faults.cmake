@@ -136,6 +136,12 @@ assay_gpu_fault(${of} "overlapped launch: inputs are read before they are there"
 assay_gpu_fault(${of} "tail tile: the last 8 inputs are left out"
   "static_cast<int>(weight.desc.k)));" "static_cast<int>(weight.desc.k) - 8));" ${renamed})
 
+# linear, prefill by cuBLASLt.
+set(of LinearOp linear/linear_cublaslt kLinearCublaslt)
+assay_gpu_fault(${of} "overlapped launch: sums are stored before they are there"
+  "cuda::begin_overlapped();" "${behind_wait}")
+assay_gpu_fault(${of} "the last prefill token is not stored" "token >= span.end ||" "token >= span.end - 1 ||")
+
 # experts.
 set(of ExpertsOp experts/experts_cuda_grouped kExpertsCudaGrouped)
 assay_gpu_fault(${of} "N05 expert 5 has the scales of expert 4"
@@ -183,12 +189,17 @@ assay_gpu_fault(${of} "the last token of a KV page is written to another page"
   "batch.page_table[table + position / cache.page_tokens];" "max(0, batch.page_table[table + (position + 1) / cache.page_tokens]);")
 set(of RmsNormOp rms_norm/rms_norm_cuda_block kRmsNormCudaBlock)
 assay_gpu_fault(${of} "tail tile: the last 8 values do not count"
-  "i < desc.width; i += step) {\n    float values[8];\n" "i + 8 < desc.width; i += step) {\n    float values[8];\n")
+  "if (begin < desc.width) load(begin," "if (begin + 8 < desc.width) load(begin,")
 assay_gpu_fault(${of} "overlapped launch: inputs are read before they are there" "cuda::begin_overlapped();" "${behind_wait}")
 set(of RouterOp router/router_cuda_tile kRouterCudaTile)
 assay_gpu_fault(${of} "overlapped launch: logits are read before they are there" "cuda::begin_overlapped();" "${behind_wait}")
 assay_gpu_fault(${of} "the neighbour of the best expert is chosen"
   "(0xFFFFFFFFu - static_cast<uint32_t>(expert));" "(0xFFFFFFFFu - static_cast<uint32_t>(expert ^ 1));")
+set(of SampleOp sample/sample_cuda_parts kSampleCudaParts)
+assay_gpu_fault(${of} "the sum of a part joins without its factor"
+  "sum += parts[p].sum * expf(parts[p].largest - whole.largest);" "sum += parts[p].sum;")
+assay_gpu_fault(${of} "the last part of a row is left out"
+  "p < kParts; ++p) sum += parts[p].sum" "p < kParts - 1; ++p) sum += parts[p].sum")
 set(of EmbedOp embed/embed_cuda_gather kEmbedCudaGather)
 assay_gpu_fault(${of} "overlapped launch: ids are read before they are there" "cuda::begin_overlapped();" "${behind_wait}")
 set(of SiluMulOp silu_mul/silu_mul_cuda_elementwise kSiluMulCudaElementwise)
