@@ -57,7 +57,8 @@ void parse_arguments(Runtime& runtime, const Value& message, std::deque<Json>& p
 
 Error invalid(const jinja::Fault& fault) {
   const std::string where = fault.line > 0 ? fmt::format("chat template, line {}", fault.line) : "chat template";
-  return {ErrorKind::kInvalidArgument, fault.message, where, "", "", ""};
+  const std::string what = fault.message.empty() ? "the template refuses, and does not say why" : fault.message;
+  return {ErrorKind::kInvalidArgument, what, where, "", "", ""};
 }
 
 }  // namespace

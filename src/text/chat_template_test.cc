@@ -110,6 +110,9 @@ TEST(ChatTemplate, SaysWhereATemplateIsWrong) {
   const auto rendered = (*undefined)->render(Json::object());
   ASSERT_FALSE(rendered.ok());
   EXPECT_EQ(rendered.error().message(), "chat template, line 2: 'x' is undefined");
+  const auto silent = ChatTemplate::parse("{{ raise_exception('') }}");
+  ASSERT_TRUE(silent.ok());
+  EXPECT_EQ((*silent)->render(Json::object()).error().what, "the template refuses, and does not say why");
 }
 
 // Each of these ends with an error, soon, and without exhausting memory or the stack.

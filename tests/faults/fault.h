@@ -64,13 +64,10 @@ struct Fault {
   bool blind = false;                                          // run() looks at no memory: it may run while recording
 };
 
-// How often a fault shows. kNever: no run has shown it, compute-sanitizer's racecheck finds it.
-enum class Chance : uint8_t { kAlways, kRare, kNever };
-
 // What the self-test runs over.
 struct Entry {
   std::string name, op;
-  Chance chance = Chance::kAlways;
+  bool rare = false;
   std::function<void(const ops::DeviceCaps&)> install;  // puts the faulty row first, for such a device
   std::function<void()> remove;
   bool gpu_only = false;  // and on the GPU's own memory, recorded as steps are
@@ -159,7 +156,7 @@ std::vector<ops::WeightId> ids_of(const Weights& weights) {
 template <class Op>
 Entry fault(Fault<Op> description) {
   const auto kept = std::make_shared<Fault<Op>>(std::move(description));
-  Entry entry{kept->name, std::string(Op::kName), kept->rare ? Chance::kRare : Chance::kAlways, {}, {}, kept->blind};
+  Entry entry{kept->name, std::string(Op::kName), kept->rare, {}, {}, kept->blind};
   entry.install = [kept](const ops::DeviceCaps& caps) {
     detail::active<Op>() = kept.get();
     detail::caps() = caps;
@@ -208,8 +205,8 @@ Entry fault(Fault<Op> description) {
 
 // A whole row that is wrong, in place of the healthy one of the same name.
 template <class Op>
-Entry row_fault(std::string name, const ops::Impl<Op>& wrong, Chance chance) {
-  Entry entry{std::move(name), std::string(Op::kName), chance, {}, {}, true};
+Entry row_fault(std::string name, const ops::Impl<Op>& wrong, bool rare) {
+  Entry entry{std::move(name), std::string(Op::kName), rare, {}, {}, true};
   entry.install = [&wrong](const ops::DeviceCaps& caps) {
     detail::caps() = caps;
     detail::set_wrapped_row(wrong.name);

@@ -20,7 +20,7 @@ TEST(Faults, EachIsCaught) {
       bool caught = false;
       std::string seen;
       for (const int repeats : {2, 8, 64}) {
-        if (caught || (repeats > 2 && entry.chance != Chance::kRare)) break;
+        if (caught || (repeats > 2 && !entry.rare)) break;
         options.repeats = repeats;
         for (const proof::Verdict& verdict : proof::testing::prove(model, options, entry.op, "faulty")) {
           caught = caught || verdict.state == proof::State::kFailed;

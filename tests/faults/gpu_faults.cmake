@@ -1,10 +1,9 @@
 # Wrong rows of a GPU: the source of a healthy row with one piece of text replaced, compiled into assay_faulty alone.
 #
-#   assay_gpu_fault(OP SOURCE ROW NAME [RARE | RACECHECK] FROM TO [FROM TO ...] [RENAME name ...])
+#   assay_gpu_fault(OP SOURCE ROW NAME [RARE] FROM TO [FROM TO ...] [RENAME name ...])
 #
 # FROM must stand in the source exactly once, or the build stops: a fault does not outlive the code it is made of. RENAME:
-# functions of the source that others call. RARE: a race that few runs lose.
-# RACECHECK: one that no run has lost yet, left to compute-sanitizer's racecheck (tools/gpu_check.sh). The rows are compiled with ASSAY_CUDA_FAULTS=ON, which takes minutes; the texts
+# functions of the source that others call. RARE: a race that few runs lose. The rows are compiled with ASSAY_CUDA_FAULTS=ON, which takes minutes; the texts
 # are compared with every build.
 option(ASSAY_CUDA_FAULTS "Build wrong rows of a GPU into assay_faulty" OFF)
 set(gpu_fault_folder ${CMAKE_CURRENT_BINARY_DIR}/gpu_faults)
@@ -29,10 +28,9 @@ function(assay_gpu_fault op source row name)
   math(EXPR number "${gpu_fault_count} + 1")
   set(renames "${row}")
   set(last 4)
-  set(chance kAlways)
-  if("${ARGV4}" STREQUAL "RARE" OR "${ARGV4}" STREQUAL "RACECHECK")
-    string(REPLACE "RARE" "kRare" chance "${ARGV4}")
-    string(REPLACE "RACECHECK" "kNever" chance "${chance}")
+  set(rare false)
+  if("${ARGV4}" STREQUAL "RARE")
+    set(rare true)
     set(last 5)
   endif()
   while(last LESS ARGC)
@@ -62,7 +60,7 @@ function(assay_gpu_fault op source row name)
   assay_write_if_new(${generated} "// ${name}\n${defines}${text}")
   set(gpu_fault_count ${number} PARENT_SCOPE)
   set(gpu_fault_sources ${gpu_fault_sources} ${generated} PARENT_SCOPE)
-  set(gpu_fault_list "${gpu_fault_list}ASSAY_GPU_FAULT(${op}, ${row}Fault${number}, \"${name}\", ${chance})\n" PARENT_SCOPE)
+  set(gpu_fault_list "${gpu_fault_list}ASSAY_GPU_FAULT(${op}, ${row}Fault${number}, \"${name}\", ${rare})\n" PARENT_SCOPE)
 endfunction()
 
 set(behind_wait "asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\");")
@@ -73,8 +71,6 @@ assay_gpu_fault(${of} "missing barrier: keys are read before the other warps' co
   "cuda::wait_copies<kStages - 1>();\n    __syncthreads();" "cuda::wait_copies<kStages - 1>();")
 assay_gpu_fault(${of} "stale shared memory: a stage is read before its copies are there"
   "cuda::wait_copies<kStages - 1>();" "cuda::wait_copies<kStages>();")
-assay_gpu_fault(${of} "stale shared memory: the next keys come while values are read" RACECHECK
-  "add_values(out, shared, stage);\n    __syncthreads();" "add_values(out, shared, stage);")
 assay_gpu_fault(${of} "wrong swizzle of the values"
   "stage.values[row][unit ^ (row & 7)]));\n      cuda::mma_bf16" "stage.values[row][unit ^ (row & 3)]));\n      cuda::mma_bf16")
 assay_gpu_fault(${of} "split-KV: the sum of a split joins without its factor"

@@ -9,7 +9,7 @@
 
 namespace assay::ops {
 
-#define ASSAY_GPU_FAULT(Op, row, name, chance) extern const Impl<Op> row;
+#define ASSAY_GPU_FAULT(Op, row, name, rare) extern const Impl<Op> row;
 #include "gpu_fault_rows.inc"
 #undef ASSAY_GPU_FAULT
 
@@ -66,7 +66,7 @@ void add_gpu_faults(std::vector<Entry>& list) {
   add_blind<AttentionOp>(list, "graph: it keeps the token count of its recording", [](Run<AttentionOp>& run) {
     if (recording(run.launch)) run.args.batch.tokens.live = nullptr;
   });
-#define ASSAY_GPU_FAULT(Op, row, name, chance) list.push_back(row_fault<ops::Op>(name, ops::row, Chance::chance));
+#define ASSAY_GPU_FAULT(Op, row, name, rare) list.push_back(row_fault<ops::Op>(name, ops::row, rare));
 #include "gpu_fault_rows.inc"
 #undef ASSAY_GPU_FAULT
 }

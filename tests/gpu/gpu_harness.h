@@ -238,8 +238,9 @@ inline double mma_error_bound(int64_t k, double sum_of_magnitudes) {
 
 class Suite {
  public:
-  // only_op: the rows of this op alone; empty: of all.
-  Suite(Gpu& gpu, std::string only_op) : gpu_(gpu), only_op_(std::move(only_op)) {}
+  // only_op: the rows of this op alone; empty: of all. without_row: rows of this name are left out.
+  Suite(Gpu& gpu, std::string only_op, std::string without_row)
+      : gpu_(gpu), only_op_(std::move(only_op)), without_row_(std::move(without_row)) {}
   Gpu& gpu() { return gpu_; }
   Cpu& cpu() { return cpu_; }
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
@@ -261,7 +262,7 @@ class Suite {
     Sentinel sentinel{&flags};
     cpu_.prepare<Op>("reference", desc, bucket, weights).run(wanted.args(host), nullptr, &sentinel);
     for (const Impl<Op>& impl : Op::impls()) {
-      if (impl.backend != device::Backend::kCuda) continue;
+      if (impl.backend != device::Backend::kCuda || impl.name == without_row_) continue;
       if (impl.can_run(desc, gpu_.device().caps())) continue;
       Outcome outcome{std::string(Op::kName), impl.name, name};
       Data direct = fresh;
@@ -283,7 +284,8 @@ class Suite {
                        const std::vector<int64_t>& firsts) {
     if (!wants<Op>()) return;
     for (const Impl<Op>& impl : Op::impls()) {
-      if (impl.backend != device::Backend::kCuda || impl.can_run(desc, gpu_.device().caps())) continue;
+      if (impl.backend != device::Backend::kCuda || impl.name == without_row_) continue;
+      if (impl.can_run(desc, gpu_.device().caps())) continue;
       Outcome outcome{std::string(Op::kName), impl.name, name};
       Data batched = whole;
       outcome.failure = gpu_.run<Op>(impl, desc, bucket, weights, cpu_.weights(), batched);
@@ -329,7 +331,7 @@ class Suite {
   }
 
   Gpu& gpu_;
-  std::string only_op_;
+  std::string only_op_, without_row_;
   Cpu cpu_{4};
   std::vector<Outcome> outcomes_;
 };

@@ -1,5 +1,5 @@
 // Proves the rows of a GPU against the CPU's reference rows: prints a table, with --json FILE also a record of it; with
-// --op NAME those of one op.
+// --op NAME those of one op, with --without-row NAME all but those of that name.
 // Exits with 77 (skipped) where there is no GPU that this build has code for.
 #include <cstdio>
 #include <cstring>
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
     return kSkipped;
   }
   assay::gpu_test::Gpu gpu(std::move(device).value());
-  assay::gpu_test::Suite suite(gpu, option(argc, argv, "--op"));
+  assay::gpu_test::Suite suite(gpu, option(argc, argv, "--op"), option(argc, argv, "--without-row"));
   assay::gpu_test::check_packing(suite);
   assay::gpu_test::check_matrix_ops(suite);
   assay::gpu_test::check_sequence_ops(suite);
