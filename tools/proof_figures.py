@@ -2,6 +2,7 @@
 """Turns what the programs bench/proof_*.cc print into tables (Markdown on stdout) and plots (SVG).
 
   tools/proof_figures.py sensitivity FILE.json FILE.svg
+  tools/proof_figures.py merge       FILE.json .. > FILE.json     histograms of several runs of proof_histogram
   tools/proof_figures.py histogram   FILE.json FILE.svg
   tools/proof_figures.py rare        FILE.json
 """
@@ -117,6 +118,23 @@ def histogram(result, path):
     svg.write(path)
 
 
+def merge(results):
+    merged = results[0]
+    for result in results[1:]:
+        for key in ("runs", "models", "comparisons"):
+            merged[key] += result[key]
+        for key in ("failures", "worst"):
+            merged[key] += result[key]
+        for row, runs in result["runs_by_row"].items():
+            merged["runs_by_row"][row] = merged["runs_by_row"].get(row, 0) + runs
+        for op, bins in result["bins"].items():
+            before = merged["bins"].get(op, [0] * len(bins))
+            merged["bins"][op] = [a + b for a, b in zip(before, bins)]
+    merged["worst"] = sorted(merged["worst"], key=lambda worst: -worst["error_over_bound"])[:20]
+    merged["largest"] = merged["worst"][0]["error_over_bound"]
+    print(json.dumps(merged, indent=1))
+
+
 def rare(result):
     counts = [rate["n"] for rate in result["faults"][0]["rates"]]
     print(f"{result['seeds']} seeds. Share caught within n chains (in brackets: expected of independent chances).\n")
@@ -130,6 +148,8 @@ def rare(result):
 
 def main():
     kind, source = sys.argv[1:3]
+    if kind == "merge":
+        return merge([json.loads(open(path).read()) for path in sys.argv[2:]])
     with open(source) as text:
         result = json.load(text)
     if kind == "rare":

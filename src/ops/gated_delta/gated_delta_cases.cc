@@ -280,7 +280,7 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
               std::find(batch->state_read.begin(), batch->state_read.end(), slot) != batch->state_read.end();
           if (!read) return case_poison(slot + i);
           if (cancelling) return sparse.state(slot / 2, i / desc.value_dim % desc.key_dim, i % desc.value_dim);
-          return not_finite && steps.variant == 1 && i == elements - 1 ? INFINITY : 0.3 * random.normal();
+          return not_finite && steps.variant == 1 && slot == 0 && i == elements - 1 ? INFINITY : 0.3 * random.normal();
         });
     for (size_t s = 0; s < batch->sequences.size(); ++s) {
       if (batch->sequences[s].tokens == 0) continue;
@@ -301,17 +301,17 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
     const uint64_t seed = context.seed;
     const int64_t work = context.effort == Effort::kFull ? 16 * kCheckWork : kCheckWork;
     const Evidence kind = cancelling ? Evidence::kAccumulator : Evidence::kSampled;
-    // Of the sequences with what is not finite the flags are judged, and of the others that nothing came of it.
-    const size_t judged = not_finite ? (steps.variant == 1 ? 0 : batch->sequences.size() - 1) : batch->sequences.size();
+    // Of the sequence with what is not finite the flags are judged, and of the others that nothing came of it.
+    const size_t count = batch->sequences.size(), bad = !not_finite ? count : steps.variant == 1 ? 0 : count - 1;
     made.digest = !not_finite;  // NaNs have many encodings
-    made.judge = [&bench, desc, arrays, batch, tokens, seed, work, kind, judged,
+    made.judge = [&bench, desc, arrays, batch, tokens, seed, work, kind, bad,
                   decode = steps.decode](Comparison& comparison) {
       const Judge judge(desc, bench, arrays, *batch, decode, kind);
       const int64_t columns = int64_t{desc.value_heads} * desc.value_dim;
       // Odd, so that all residues of a tile are met in turn.
       const int64_t step = std::max<int64_t>(1, 4 * tokens * columns * desc.key_dim / work) | 1;
-      for (size_t s = 0; s < judged; ++s) {
-        if (batch->sequences[s].tokens == 0) continue;
+      for (size_t s = 0; s < batch->sequences.size(); ++s) {
+        if (batch->sequences[s].tokens == 0 || s == bad) continue;
         for (int64_t c = static_cast<int64_t>((seed + s) % static_cast<uint64_t>(step)); c < columns; c += step) {
           judge.column(s, static_cast<int32_t>(c / desc.value_dim), static_cast<int32_t>(c % desc.value_dim),
                        comparison);
