@@ -60,15 +60,15 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_pieces() {
+void ThreadPool::run_pieces(Claim claim) {
   for (;;) {
     Ticket ticket = ticket_.load(std::memory_order_acquire);
-    if (ticket.next >= ticket.pieces) return;
-    Ticket claimed = ticket;
-    ++claimed.next;
-    if (!ticket_.compare_exchange_weak(ticket, claimed, std::memory_order_acq_rel)) continue;
-    const int64_t begin = count_ * ticket.next / ticket.pieces;
-    const int64_t end = count_ * (ticket.next + 1) / ticket.pieces;
+    if (ticket.first >= ticket.last) return;
+    Ticket left = ticket;
+    const int64_t piece = claim == Claim::kFirst ? left.first++ : --left.last;
+    if (!ticket_.compare_exchange_weak(ticket, left, std::memory_order_acq_rel)) continue;
+    const int64_t begin = count_ * piece / pieces_;
+    const int64_t end = count_ * (piece + 1) / pieces_;
     (*body_)(begin, end);
     if (unfinished_.fetch_sub(1, std::memory_order_seq_cst) == 1) finished_.ring(unfinished_);
   }
@@ -84,12 +84,13 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const Body& body) {
   const int64_t pieces = std::min(wanted, kPiecesPerThread * threads());
   body_ = &body;
   count_ = count;
+  pieces_ = pieces;
   unfinished_.store(static_cast<uint32_t>(pieces), std::memory_order_relaxed);
   const uint32_t job = ticket_.load(std::memory_order_relaxed).job + 1;
-  ticket_.store(Ticket{job, static_cast<uint16_t>(pieces), 0}, std::memory_order_seq_cst);
+  ticket_.store(Ticket{job, 0, static_cast<uint16_t>(pieces)}, std::memory_order_seq_cst);
   calls_.fetch_add(1, std::memory_order_seq_cst);
   called_.ring(calls_);
-  run_pieces();
+  run_pieces(Claim::kFirst);
   const auto done = [this] { return unfinished_.load(std::memory_order_seq_cst) == 0; };
   while (!spin_until(done)) {
     const uint32_t left = unfinished_.load(std::memory_order_seq_cst);
@@ -102,7 +103,7 @@ void ThreadPool::work() {
     const uint32_t seen = calls_.load(std::memory_order_seq_cst);
     const auto called = [&] { return calls_.load(std::memory_order_seq_cst) != seen; };
     const int64_t wall_us = now_us(), cpu_us = thread_cpu_us();
-    run_pieces();
+    run_pieces(Claim::kLast);
     const int64_t job_us = now_us() - wall_us;
     if (job_us > kLostUs && lost_much(job_us, job_us - (thread_cpu_us() - cpu_us))) {
       std::this_thread::sleep_for(kSitOut);

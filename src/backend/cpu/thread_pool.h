@@ -3,9 +3,10 @@
 // parallel_for(count, grain, body) runs body(begin, end) over [0, count) cut into contiguous pieces and returns when
 // all are done. Pieces are claimed one by one, by the caller too: a worker that the system keeps from running (a busy
 // neighbour on its core) delays the caller by no more than the piece it holds, because the caller does what nobody
-// claimed. Whoever waits, worker or caller, spins for some microseconds and then sleeps, and never yields: an idle
-// process uses no CPU, and beside busy neighbours a sleeper keeps its share of the core for when there is work.
-// Bodies must not throw, and their results must not depend on how the range is cut.
+// claimed. The caller claims from the front and workers from the back, so that with two threads each meets the same
+// items job after job, in the cache that it left them in. Whoever waits, worker or caller, spins for some microseconds
+// and then sleeps, and never yields: an idle process uses no CPU, and beside busy neighbours a sleeper keeps its share
+// of the core for when there is work. Bodies must not throw, and their results must not depend on how the range is cut.
 //
 // Owner: CpuDevice. Thread: one caller at a time (the engine thread).
 #pragma once
@@ -46,23 +47,25 @@ class ThreadPool {
   void parallel_for(int64_t count, int64_t grain, const Body& body);
 
  private:
-  // The current job and the next piece of it that nobody has claimed: one word, so that a claim is one compare-and-swap
-  // and a worker that comes late finds either a piece of a living job or none.
+  // The current job and its pieces [first, last) that nobody has claimed: one word, so that a claim is one
+  // compare-and-swap and a worker that comes late finds either a piece of a living job or none.
   struct Ticket {
     uint32_t job;
-    uint16_t pieces;
-    uint16_t next;
+    uint16_t first;
+    uint16_t last;
   };
   static_assert(std::atomic<Ticket>::is_always_lock_free);
 
   void work();
+  enum class Claim { kFirst, kLast };
   // Runs pieces of the current job until none is left unclaimed.
-  void run_pieces();
+  void run_pieces(Claim claim);
 
   std::atomic<Ticket> ticket_{Ticket{0, 0, 0}};
   // Of the current job; written before its ticket is published, read only by those who hold a piece of it.
   const Body* body_ = nullptr;
   int64_t count_ = 0;
+  int64_t pieces_ = 0;
   std::atomic<uint32_t> unfinished_{0};  // pieces; 0: the caller may go on
   Doorbell finished_;
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/clock.h"
@@ -81,6 +82,26 @@ TEST(ThreadPool, EndsWhileWorkersSpinOrSleep) {
     ThreadPool pool(3);
     if (round % 2 == 0) pool.parallel_for(8, 1, [](int64_t, int64_t) {});
     if (round % 20 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// So that items stay with the thread whose cache holds them.
+TEST(ThreadPool, TheCallerTakesTheFirstItemsAndWorkersTheLast) {
+  for (int threads = 2; threads <= 3; ++threads) {
+    ThreadPool pool(threads);
+    const auto caller = std::this_thread::get_id();
+    for (int round = 0; round < 50; ++round) {
+      std::atomic<int> on_caller{0}, on_worker{0};
+      std::vector<char> callers(64);
+      pool.parallel_for(64, 1, [&](int64_t begin, int64_t end) {
+        const bool mine = std::this_thread::get_id() == caller;
+        ++(mine ? on_caller : on_worker);
+        while (on_caller.load() == 0 || on_worker.load() == 0) std::this_thread::yield();  // both take part
+        for (int64_t i = begin; i < end; ++i) callers[static_cast<size_t>(i)] = mine;
+      });
+      EXPECT_TRUE(std::is_sorted(callers.rbegin(), callers.rend()));
+      EXPECT_TRUE(callers.front() && !callers.back());
+    }
   }
 }
 
