@@ -90,11 +90,12 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& mode
     if (!config.is_object()) return Error{ErrorKind::kCheckpoint, "not a JSON object", config_path, "", "", ""};
   }
   std::string source;
-  const std::string path = model_directory + "/chat_template.jinja";
+  std::string path = model_directory + "/chat_template.jinja";
   if (std::filesystem::exists(path)) {
     ASSAY_ASSIGN(source, read_text_file(path));
   } else if (config.contains("chat_template") && config["chat_template"].is_string()) {
     source = config["chat_template"].get<std::string>();
+    path = config_path;
   } else {
     return Error{ErrorKind::kIo,
                  "no chat template",
@@ -103,7 +104,13 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& mode
                  "chat_template.jinja, or chat_template in tokenizer_config.json",
                  ""};
   }
-  ASSAY_ASSIGN(auto made, parse(std::move(source)));
+  auto parsed = parse(std::move(source));
+  if (!parsed.ok()) {
+    Error error = std::move(parsed).error();
+    error.where = path + ": " + error.where;
+    return error;
+  }
+  std::unique_ptr<ChatTemplate> made = std::move(parsed).value();
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
     if (!config.contains(name)) continue;
     Json token = config[name];

@@ -165,14 +165,14 @@ TEST_F(Templates, SyntaxErrors) {
                              "{% macro f( %}{% endmacro %}",
                              "{% endif %}",
                              "{{ a.}}"}) {
-    refuse(source, {"chat template, line 1"});
+    refuse(source, {"chat_template.jinja: chat template, line 1: "});
   }
-  refuse("line one\nline two\n{% if %}", {"chat template, line 3"});
+  refuse("line one\nline two\n{% if %}", {"chat_template.jinja: chat template, line 3: "});
   for (const char* open : {"{{ (", "{{ [", "{{ not ", "{{ -", "{{ {1: ", "{% if a %}", "{% for x in a %}"}) {
     std::string nested;
     for (int i = 0; i < 20'000; ++i)
       nested += i == 0 ? std::string(open) : std::string(open).substr(open[1] == '{' ? 3 : 0);
-    refuse(nested, {"chat template"});
+    refuse(nested, {"chat_template.jinja: chat template, line 1: "});
   }
 }
 
