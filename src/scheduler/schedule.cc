@@ -9,7 +9,6 @@ namespace assay::scheduler {
 
 using engine::kPrefillCut;
 using engine::Step;
-using engine::StepRow;
 using engine::TokenSource;
 
 const Step* Scheduler::schedule() {

@@ -64,7 +64,7 @@ class Scheduler {
 
   // Ids rise from call to call. leader: an earlier request with the same prompt whose prefill this one may use; 0:
   // none. A leader that is unknown or finished does not matter.
-  void add(std::unique_ptr<Sequence> sequence, uint64_t leader = 0);
+  void add(std::unique_ptr<Sequence> added, uint64_t leader = 0);
   void add(uint64_t id, Request request, uint64_t leader = 0);  // the request has passed check_request()
   // The finish event, or nothing when the id is unknown or finished.
   std::optional<Event> cancel(uint64_t id);
