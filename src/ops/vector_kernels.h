@@ -1,6 +1,6 @@
 // The functions of vector_kernel.h for any instruction set: included by one kernel file each, after a simd_<set>.h of
-// backend/cpu and `namespace simd`, the namespace of its Vec. Everything is in an anonymous namespace, so that each
-// file keeps its own copy. Sixteen elements at a time; a rest is padded with zeros.
+// backend/cpu, `namespace simd`, the namespace of its Vec, and Doubles, a register of them. Everything is in an
+// anonymous namespace, so that each file keeps its own copy. Sixteen elements at a time; a rest is padded with zeros.
 #pragma once
 
 #include "ops/vector_kernel.h"
@@ -130,10 +130,72 @@ void scale(const E* x, float factor, float* y, int64_t count) {
 }
 
 template <class E>
-constexpr VectorFunctions<E> functions() {
-  return {sum_of_squares<E>, norm<E>, silu_norm<E>, sigmoid_norm<E>, convolve<E>, scale<E>, silu_mul<E>};
+void divide(const float* x, float divisor, E* y, int64_t count) {
+  map(
+      count, [=](Vec value) { return simd::div(value, simd::broadcast(divisor)); }, y, x);
 }
-constexpr VectorKernels kernels() { return {functions<uint16_t>(), functions<float>()}; }
+
+template <class E>
+void rope(const E* x, const float* gain, float scale, const float* cosine, const float* sine, int64_t half, float* y,
+          int64_t count) {
+  const Vec factor = simd::broadcast(scale);
+  map(
+      count, [=](Vec value, Vec g) { return simd::mul(value, simd::mul(factor, g)); }, y, x, gain);
+  for (int64_t i = 0; i < half; i += 16) {
+    const int64_t lanes = half - i < 16 ? half - i : 16;
+    const auto read = [&](const float* from) { return lanes < 16 ? get_part(from + i, lanes) : get(from + i); };
+    const auto write = [&](float* to, Vec value) { lanes < 16 ? put_part(to + i, value, lanes) : put(to + i, value); };
+    const Vec a = read(y), b = read(y + half), cos = read(cosine), sin = read(sine);
+    write(y, simd::sub(simd::mul(a, cos), simd::mul(b, sin)));
+    write(y + half, simd::add(simd::mul(b, cos), simd::mul(a, sin)));
+  }
+}
+
+struct SinCos {
+  Doubles sine, cosine;
+};
+
+// Of 0 <= x < 2^20: x = n pi/2 + r with |r| <= pi/4 (pi/2 in two parts, the first of 33 bits so that its product is
+// exact), Taylor polynomials of degree 11 and 10 (remainders 7e-12 and 1.2e-10), and the quadrant n mod 4.
+inline SinCos sin_cos(Doubles x) {
+  constexpr double kRounder = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer held in the low bits
+  using Bits = decltype(x < x);
+  const Doubles shifted = x * 0.63661977236758134 + kRounder;
+  const Doubles n = shifted - kRounder;
+  const Doubles r = (x - n * 0x1.921fb544p0) - n * 0x1.0b4611a626331p-34;
+  const Doubles z = r * r;
+  const Doubles sine =
+      r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z * (1.0 / 39916800)))));
+  const Doubles cosine =
+      1.0 + z * (-1.0 / 2 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 - z * (1.0 / 3628800)))));
+  const Bits quadrant = reinterpret_cast<Bits>(shifted), odd = -(quadrant & 1);
+  const auto choose = [&](Doubles even_one, Doubles odd_one, Bits negative) {
+    const Bits value = (reinterpret_cast<Bits>(even_one) & ~odd) | (reinterpret_cast<Bits>(odd_one) & odd);
+    return reinterpret_cast<Doubles>(value ^ ((negative & 2) << 62));
+  };
+  return {choose(sine, cosine, quadrant), choose(cosine, sine, quadrant + 1)};
+}
+
+inline void angles(const float* frequency, float position, float* cosine, float* sine, int64_t count) {
+  constexpr int64_t kLanes = sizeof(Doubles) / sizeof(double);
+  for (int64_t first = 0; first < count; first += kLanes) {
+    const int64_t lanes = count - first < kLanes ? count - first : kLanes;
+    Doubles angle = {};
+    for (int64_t i = 0; i < lanes; ++i) angle[i] = position * frequency[first + i];
+    const SinCos both = sin_cos(angle);
+    for (int64_t i = 0; i < lanes; ++i) {
+      cosine[first + i] = static_cast<float>(both.cosine[i]);
+      sine[first + i] = static_cast<float>(both.sine[i]);
+    }
+  }
+}
+
+template <class E>
+constexpr VectorFunctions<E> functions() {
+  return {sum_of_squares<E>, norm<E>,   silu_norm<E>, sigmoid_norm<E>, convolve<E>,
+          scale<E>,          divide<E>, rope<E>,      silu_mul<E>};
+}
+constexpr VectorKernels kernels() { return {angles, functions<uint16_t>(), functions<float>()}; }
 
 }  // namespace
 }  // namespace assay::ops

@@ -2,7 +2,10 @@
 
 namespace assay::ops {
 namespace simd = cpu;
+namespace {
+using Doubles = double __attribute__((vector_size(32)));
 }
+}  // namespace assay::ops
 
 #include "ops/vector_kernels.h"
 

@@ -2,7 +2,10 @@
 
 namespace assay::ops {
 namespace simd = cpu::portable;
+namespace {
+using Doubles = double __attribute__((vector_size(16)));
 }
+}  // namespace assay::ops
 
 #include "ops/vector_kernels.h"
 

@@ -141,19 +141,6 @@ inline float add_lanes(F8 lanes) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-// Sum of squares of `count` values in the order above.
-inline float sum_of_squares(const float* data, int64_t count) {
-  F8 sum = {};
-  const auto add = [&](F8 value) {
-    sum.low += value.low * value.low;
-    sum.high += value.high * value.high;
-  };
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) add(load8(data + i));
-  if (i < count) add(load_part(data + i, count - i));
-  return add_lanes(sum);
-}
-
 // Whether any of `count` values is a NaN or an infinity.
 template <class T>
 bool any_non_finite(const T* data, int64_t count) {

@@ -59,16 +59,5 @@ TEST(Lanes, MapGoesOverAnyCount) {
   }
 }
 
-TEST(Lanes, SumOfSquaresKeepsItsOrder) {
-  std::vector<float> x(100);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i)) * 1000.0f;
-  for (size_t count = 0; count <= x.size(); ++count) {
-    float lane[8] = {};
-    for (size_t i = 0; i < count; ++i) lane[i % 8] += x[i] * x[i];
-    const float wanted = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-    ASSERT_EQ(sum_of_squares(x.data(), static_cast<int64_t>(count)), wanted) << count;
-  }
-}
-
 }  // namespace
 }  // namespace assay::cpu

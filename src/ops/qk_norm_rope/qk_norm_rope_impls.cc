@@ -14,6 +14,8 @@ std::span<const Impl<QkNormRopeOp>> QkNormRopeOp::impls() {
     kQkNormRopeCudaWarp,
     kQkNormRopeCudaReference,
 #endif
+    kQkNormRopeCpuAvx512,
+    kQkNormRopeCpuAvx2,
     kQkNormRopeCpuPortable,
     kQkNormRopeReference,
   };

@@ -7,6 +7,8 @@ namespace assay::ops {
 
 extern const Impl<QkNormRopeOp> kQkNormRopeReference;
 extern const Impl<QkNormRopeOp> kQkNormRopeCpuPortable;
+extern const Impl<QkNormRopeOp> kQkNormRopeCpuAvx2;
+extern const Impl<QkNormRopeOp> kQkNormRopeCpuAvx512;
 extern const Impl<QkNormRopeOp> kQkNormRopeCudaWarp;
 extern const Impl<QkNormRopeOp> kQkNormRopeCudaReference;
 

@@ -68,6 +68,11 @@ std::vector<double> by_complex_rotation(const Case& c, const std::vector<double>
   return x;
 }
 
+std::vector<const char*> rows(const QkNormRopeDesc& desc) {
+  Cpu cpu;
+  return testing::cpu_rows<QkNormRopeOp>(desc, cpu.device().caps());
+}
+
 // Portable against the exact value of an element with partner b in the rotation: the mean of squares is off by
 // (dim / 8 + 5) roundings and counts half, then root, division, gain, products, cosine and sum: at most 10 more, each
 // of |a| + |b|. A bf16 result may differ by one step when the exact value is near the middle of two.
@@ -167,7 +172,7 @@ TEST(QkNormRope, FarPositions) {
     const TestBatch batch({{position, 1, {1}}});
     Tensor qkv(DType::kF32, 1, c.columns());
     qkv.fill_normal(random);
-    for (const auto row : {"cpu_portable", "reference"}) {
+    for (const auto row : rows(c.desc)) {
       Tensor q(DType::kF32, 1, 4 * 32);
       run(cpu, row, c, batch, qkv.view(), q.view(), cache);
       const auto weight = decoded(cpu.weights().source(c.q_norm).matrices[0]);
@@ -176,6 +181,37 @@ TEST(QkNormRope, FarPositions) {
         const double other = exact[static_cast<size_t>(d < 4 ? d + 4 : d < 8 ? d - 4 : d)];
         EXPECT_NEAR(q.at(0, d), exact[static_cast<size_t>(d)],
                     bound(c, DType::kF32, exact[static_cast<size_t>(d)], other));
+      }
+    }
+  }
+}
+
+// Their order ids are equal. Heads and rotations with a rest beyond sixteens, and a value that is no number.
+TEST(QkNormRope, InstructionSetsAgreeBitForBit) {
+  for (const DType activation : {DType::kF32, DType::kBf16}) {
+    for (const DType stored : {DType::kF32, DType::kBf16}) {
+      for (const int32_t rotary_dim : {0, 8, 42, 64}) {
+        QkNormRopeDesc desc = small(activation, stored);
+        desc.head_dim = 74;
+        desc.rotary_dim = rotary_dim;
+        Cpu cpu;
+        Random random(8);
+        const Case c = make_case(cpu, random, desc);
+        TestCache before(random, stored, 256, 16, 2, 74);
+        const TestBatch batch({{5, 3, before.pages_for(8)}, {3000, 16, before.pages_for(3016)}});
+        Tensor qkv(activation, 19, c.columns());
+        qkv.fill_normal(random);
+        qkv.set(1, c.columns() - 1, NAN);
+        Tensor wanted(activation, 19, 4 * 74);
+        TestCache wanted_cache = before;
+        run(cpu, "cpu_portable", c, batch, qkv.view(), wanted.view(), wanted_cache);
+        for (const std::string_view row : rows(desc)) {
+          if (row == "reference") continue;
+          Tensor q(activation, 19, 4 * 74);
+          TestCache cache = before;
+          run(cpu, row, c, batch, qkv.view(), q.view(), cache);
+          EXPECT_TRUE(q == wanted && cache == wanted_cache) << row << " " << describe(desc);
+        }
       }
     }
   }
@@ -214,7 +250,7 @@ TEST(QkNormRope, SentinelSeesNonFiniteKeysAndValues) {
   TestCache cache(random, DType::kBf16, 1, 16, 2, 32);
   const TestBatch batch({{0, 4, cache.pages_for(4)}});
   const int64_t first_k = 4 * c.q_width();
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const auto row : rows(c.desc)) {
     const std::pair<int64_t, bool> columns[] = {
         {-1, false}, {0, false}, {first_k + 40, true}, {first_k + 64 + 63, true}};
     for (const auto& [column, raised] : columns) {
@@ -240,7 +276,7 @@ TEST(QkNormRope, ScalesOfTheCacheDivide) {
   Tensor qkv(DType::kF32, 2, c.columns());
   qkv.fill_normal(random);
   Tensor q(DType::kF32, 2, 4 * 32);
-  for (const auto row : {"cpu_portable", "reference"}) {
+  for (const auto row : rows(c.desc)) {
     TestCache scaled = plain;
     run(cpu, row, c, batch, qkv.view(), q.view(), plain);
     KvCacheView view = scaled.view();
