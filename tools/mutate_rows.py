@@ -51,12 +51,12 @@ def rows():
             table[f"{op}/cpu_{isa}"] = {f"ops/{op}/{op}_cpu_{isa}.cc": [f"ops/{op}/{shared}"],
                                         f"ops/{op}/{kernels}_{isa}.cc": [f"ops/{op}/{kernels}.h",
                                                                          f"backend/cpu/simd_{isa}.h"]}
-    for op in ("conv_gates", "rms_norm", "silu_mul"):
+    for op in ("conv_gates", "qk_norm_rope", "rms_norm", "silu_mul"):
         for row in ("portable", "avx2", "avx512"):
             table[f"{op}/cpu_{row}"] = {f"ops/{op}/{op}_cpu_{row}.cc": [f"ops/{op}/{op}_cpu_vector.h"],
                                         f"ops/vector_kernels_{row}.cc": ["ops/vector_kernels.h",
                                                                          f"backend/cpu/simd_{row}.h"]}
-    for op in ("qk_norm_rope", "sample", "embed"):
+    for op in ("sample", "embed"):
         table[f"{op}/cpu_portable"] = {f"ops/{op}/{op}_cpu_portable.cc": []}
     return {row: {unit: headers for unit, headers in units.items() if (ROOT / "src" / unit).exists()}
             for row, units in table.items()}
