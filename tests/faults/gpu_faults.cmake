@@ -94,7 +94,7 @@ assay_gpu_fault(${of} "overlapped launch: splits are joined before they have end
 set(of AttentionOp attention/attention_cuda_prefill kAttentionCudaPrefill)
 assay_gpu_fault(${of} "missing barrier: values are read before the other warps' copies are there"
   "__syncthreads();  // the values are there, and nobody reads keys" "")
-assay_gpu_fault(${of} "a token sees the next"
+assay_gpu_fault(${of} "prefill: a token sees the next"
   "> positions[i / 2]) scores" "> positions[i / 2] + 1) scores")
 assay_gpu_fault(${of} "tail tile: keys and values past the end are read" "unit * 8, row < live);" "unit * 8, true);")
 assay_gpu_fault(${of} "wrong swizzle of the keys" "((m % 2) ^ r) * 16;\n#pragma unroll\n  for (int n = 0; n < 4; ++n) {\n#pragma unroll\n    for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;"
@@ -134,8 +134,6 @@ assay_gpu_fault(${of} "tail tile: the last 8 inputs are left out"
 
 # linear, prefill by cuBLASLt.
 set(of LinearOp linear/linear_cublaslt kLinearCublaslt)
-assay_gpu_fault(${of} "overlapped launch: sums are stored before they are there"
-  "cuda::begin_overlapped();" "${behind_wait}")
 assay_gpu_fault(${of} "the last prefill token is not stored" "token >= span.end ||" "token >= span.end - 1 ||")
 
 # experts.
