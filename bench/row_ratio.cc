@@ -95,16 +95,24 @@ class Report {
 
  private:
   // The mean of the best of at least five rounds of 2 ms, until 100 ms are over: short rounds, so that some are free of
-  // neighbours on the same core.
+  // neighbours on the same core. A reading of the clock may cost more than a small row: calls between two readings are
+  // doubled until they take 20 us.
   template <class Body>
   static double best_us(const Body& body) {
-    constexpr int64_t kRoundUs = 2'000, kTotalUs = 100'000;
+    constexpr int64_t kBatchUs = 20, kRoundUs = 2'000, kTotalUs = 100'000;
+    const auto time_us = [&body](int64_t calls) {
+      const int64_t start = now_us();
+      for (int64_t i = 0; i < calls; ++i) body();
+      return now_us() - start;
+    };
     body();
+    int64_t batch = 1;
+    while (time_us(batch) < kBatchUs) batch *= 2;
     double best = 0;
     const int64_t begin = now_us();
     for (int round = 0; round < 5 || now_us() - begin < kTotalUs; ++round) {
       int64_t calls = 0, elapsed = 0;
-      for (const int64_t start = now_us(); elapsed < kRoundUs; elapsed = now_us() - start, ++calls) body();
+      for (; elapsed < kRoundUs; calls += batch) elapsed += time_us(batch);
       const double mean = static_cast<double>(elapsed) / static_cast<double>(calls);
       best = round == 0 ? mean : std::min(best, mean);
     }
