@@ -18,7 +18,6 @@ void f32_token(const DotPlaces& places, const ConstView& x, int64_t token, std::
       const int64_t count = std::min(kDotBlock, elements - first), given = std::min(count, places.k - first);
       for (int64_t i = 0; i < given; ++i) to[i] = cpu::to_float(from[first + i]);
       std::fill(to + given, to + count, 0.0f);
-      if (places.form == DotForm::kF32Quads) quads_avx2(to, count / 16);
     }
   });
 }
@@ -26,7 +25,6 @@ void f32_token(const DotPlaces& places, const ConstView& x, int64_t token, std::
 void bf16_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) {
   const auto* from = x.row<uint16_t>(token);
   auto* to = reinterpret_cast<uint16_t*>(out + places.at(token));
-  if (places.form == DotForm::kBf16Planes) return planes_avx512_bf16(from, places.k, to);
   std::copy_n(from, places.k, to);
   std::fill(to + places.k, to + places.elements(), uint16_t{0});
 }
@@ -43,35 +41,47 @@ Refusal CpuDot::refuse(WeightFormat format, DType activation, const DeviceCaps& 
 
 std::string_view CpuDot::order(WeightFormat format, DType activation) const {
   if (pairs) return format == WeightFormat::kNvfp4 ? "dot16 vdpbf16ps octets" : "dot16 vdpbf16ps pairs";
-  return dot_products_exact(format, activation) ? "dot16 exact" : "dot16 fused";
+  if (dot_fixed(format, activation) || dot_products_exact(format, activation)) return dot_order(format, activation);
+  return "dot16 fused";
 }
 
 constinit const CpuDot kCpuAvx2{"cpu_avx2",
                                 dot_avx2,
-                                DotForm::kF32Quads,
+                                fixed_avx2,
                                 false,
                                 [](const device::CpuFeatures& cpu) { return cpu.avx2; },
                                 "the CPU has no AVX2 with FMA and F16C"};
 constinit const CpuDot kCpuAvx512{"cpu_avx512",
                                   dot_avx512,
-                                  DotForm::kF32,
+                                  fixed_avx512,
                                   false,
                                   [](const device::CpuFeatures& cpu) { return cpu.avx512; },
                                   "the CPU has no AVX-512 with BW, VL, DQ and VBMI"};
 constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16",
                                       dot_avx512_bf16,
-                                      DotForm::kBf16Planes,
+                                      nullptr,
                                       true,
                                       [](const device::CpuFeatures& cpu) { return cpu.avx512_bf16; },
                                       "the CPU has no AVX-512 BF16"};
 
-void prepare_tokens(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) {
+void CpuDot::prepare(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const {
   constexpr int64_t kElementsPerPiece = 100'000;
   pool.parallel_for(places.tokens, std::max<int64_t>(1, kElementsPerPiece / places.k), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      places.f32() ? f32_token(places, x, t, out) : bf16_token(places, x, t, out);
-    }
+    for (int64_t t = begin; t < end; ++t) prepare_token(places, x, t, out);
   });
+}
+
+void CpuDot::prepare_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) const {
+  switch (places.form) {
+    case DotForm::kF32:
+      return f32_token(places, x, token, out);
+    case DotForm::kFixed:
+      return fixed(x.row<uint16_t>(token), places.k, out + places.at(token), places.block_stride());
+    case DotForm::kBf16:
+      return bf16_token(places, x, token, out);
+    case DotForm::kBf16Planes:
+      return planes_avx512_bf16(x.row<uint16_t>(token), places.k, reinterpret_cast<uint16_t*>(out + places.at(token)));
+  }
 }
 
 DotRows dot_rows(const numeric::EncodedMatrix& matrix, int64_t first, int64_t count) {

@@ -11,21 +11,28 @@
 
 namespace assay::ops {
 
+struct DotPlaces;
+
 struct CpuDot {
   const char* row;  // name of the rows made of it
   DotFunction dot;
-  DotForm packed_form;  // of nvfp4 weights; kF32 or kBf16 of others
+  FixedFunction fixed;  // null: nvfp4 never in form kFixed
   bool pairs;           // vdpbf16ps: bf16 activations, bf16 and nvfp4 weights
   bool (*has)(const device::CpuFeatures&);
   const char* missing;  // the refusal where has() is false
 
-  DotForm form(numeric::WeightFormat format) const {
-    if (format == numeric::WeightFormat::kNvfp4) return packed_form;
-    return pairs ? DotForm::kBf16 : DotForm::kF32;
+  DotForm form(numeric::WeightFormat format, DType activation) const {
+    if (pairs) return format == numeric::WeightFormat::kNvfp4 ? DotForm::kBf16Planes : DotForm::kBf16;
+    return dot_fixed(format, activation) ? DotForm::kFixed : DotForm::kF32;
   }
   Refusal refuse(numeric::WeightFormat format, DType activation, const DeviceCaps& caps) const;
   // What the dot products add up like, as part of an op's order: "dot16 exact", ...
   std::string_view order(numeric::WeightFormat format, DType activation) const;
+  // All tokens of activations [T, k] to out, in places.form; over the pool's threads where it is worth it.
+  void prepare(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const;
+
+ private:
+  void prepare_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) const;
 };
 
 // Constant-initialised: rows are made of them before main.
@@ -39,29 +46,22 @@ struct DotPlaces {
   int64_t tokens;
   int64_t k;
 
-  bool f32() const { return form == DotForm::kF32 || form == DotForm::kF32Quads; }
-  // Elements of a token's block, and blocks of a token.
-  int64_t block() const { return f32() ? kDotBlock : padded(form == DotForm::kBf16 ? 32 : 128); }
-  int64_t blocks() const { return f32() ? padded(kDotBlock) / kDotBlock : 1; }
-  int64_t block_bytes() const { return block() * (f32() ? 4 : 2); }
+  bool blocked() const { return form == DotForm::kF32 || form == DotForm::kFixed; }
+  int64_t blocks() const { return blocked() ? padded(kDotBlock) / kDotBlock : 1; }
+  int64_t block_bytes() const {
+    if (form == DotForm::kF32) return kDotBlock * 4;
+    return form == DotForm::kFixed ? kFixedBlockBytes : 2 * padded(form == DotForm::kBf16 ? 32 : 128);
+  }
   int64_t block_stride() const { return tokens * block_bytes(); }
   int64_t bytes() const { return blocks() * block_stride(); }
-  // Elements of a token that a kernel may read, the last ones zero.
-  int64_t elements() const { return f32() ? padded(16) : block(); }
-  // Offset of element i of a token, in bytes.
-  int64_t at(int64_t token, int64_t i = 0) const {
-    if (form == DotForm::kBf16) return token * block_bytes() + 2 * i;
-    if (form == DotForm::kBf16Planes) return token * block_bytes() + 2 * (i / 128 * 128 + i % 4 * 32 + i % 128 / 4);
-    const int64_t within = form == DotForm::kF32 ? i % 16 : i % 4 * 4 + i % 16 / 4;
-    return i / kDotBlock * block_stride() + token * block_bytes() + 4 * (i % kDotBlock / 16 * 16 + within);
-  }
+  // Offset of a token, in bytes.
+  int64_t at(int64_t token) const { return token * block_bytes(); }
+  // Elements of a token that a kernel may read in forms kF32 and kBf16, the last ones zero.
+  int64_t elements() const { return padded(form == DotForm::kF32 ? 16 : 32); }
 
  private:
   int64_t padded(int64_t step) const { return (k + step - 1) / step * step; }
 };
-
-// All tokens of activations [T, k] to out; over the pool's threads where it is worth it.
-void prepare_tokens(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool);
 
 // Rows [first, first + count) of a matrix.
 DotRows dot_rows(const numeric::EncodedMatrix& matrix, int64_t first, int64_t count);

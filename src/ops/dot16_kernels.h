@@ -1,7 +1,7 @@
 // The fp32 dot kernel, for any instruction set with fused multiply-add: included by one kernel file each, after a
 // simd_<set>.h of backend/cpu and, in an anonymous namespace,
-//   Codes: 32 nvfp4 weights of a row, codes of two blocks times their scales, lanes in the order of the nvfp4 form
-//   fold_sums<format, R>(sums, out): R sums of sixteen lanes folded as dot_order.h says
+//   Codes: 32 nvfp4 weights of a row, codes of two blocks times their scales
+//   fold_sums<R>(sums, out): R sums of sixteen lanes folded as dot_order.h says
 //   kRowTile: rows of a tile whose weights are decoded as they are read
 //   prefetch_bytes(bytes of such a tile): how far ahead to prefetch
 //   Part, kPartLanes, load_part, store_part, fused_part: a register of a panel's tile; sixteen lanes are one or two
@@ -99,7 +99,7 @@ struct FileRows<DotFormat::kNvfp4> {
   }
 };
 
-// Up to T tokens in form kF32 or kF32Quads.
+// Up to T tokens in form kF32.
 template <int T>
 struct Tokens {
   const float* x[T];
@@ -191,7 +191,7 @@ inline void inline_tile(const FileRows<kFormat>& rows, int64_t row, int64_t k, c
     for (int t = 0; t < T; ++t) x[t] = tokens.block(t, first / kDotBlock);
     add_block<R, T>(rows, row, first, k - first < kDotBlock ? k - first : kDotBlock, x, sum);
   }
-  for (int t = 0; t < T; ++t) fold_sums<kFormat, R>([&](int r) { return sum[r][t]; }, out + t * stride + row);
+  for (int t = 0; t < T; ++t) fold_sums<R>([&](int r) { return sum[r][t]; }, out + t * stride + row);
 }
 
 template <int T, DotFormat kFormat>
@@ -244,7 +244,7 @@ inline void panel_part(const Block& block, const float* panel, const Tokens<T>& 
   }
 }
 
-template <int R, int T, DotFormat kFormat>
+template <int R, int T>
 inline void panel_tile(const Block& block, const float* panel, const Tokens<T>& tokens, float* kept, float* out,
                        int64_t stride) {
 #pragma GCC unroll 2
@@ -252,19 +252,18 @@ inline void panel_tile(const Block& block, const float* panel, const Tokens<T>& 
   if (!block.ends) return;
   for (int t = 0; t < T; ++t) {
     const float* sums = kept + t * kDotRowBlock * 16;
-    fold_sums<kFormat, R>([&](int r) { return load(sums + r * 16); }, out + t * stride);
+    fold_sums<R>([&](int r) { return load(sums + r * 16); }, out + t * stride);
   }
 }
 
 // Rows of a panel with T tokens.
-template <int T, DotFormat kFormat>
+template <int T>
 void panel_tokens(const Block& block, int64_t rows, const Tokens<T>& tokens, float* kept, float* out, int64_t stride) {
   int64_t r = 0;
   for (; r + kPanelRows <= rows; r += kPanelRows) {
-    panel_tile<kPanelRows, T, kFormat>(block, block.panel + r * kDotBlock, tokens, kept + r * 16, out + r, stride);
+    panel_tile<kPanelRows, T>(block, block.panel + r * kDotBlock, tokens, kept + r * 16, out + r, stride);
   }
-  for (; r < rows; ++r)
-    panel_tile<1, T, kFormat>(block, block.panel + r * kDotBlock, tokens, kept + r * 16, out + r, stride);
+  for (; r < rows; ++r) panel_tile<1, T>(block, block.panel + r * kDotBlock, tokens, kept + r * 16, out + r, stride);
 }
 
 template <DotFormat kFormat>
@@ -304,9 +303,8 @@ void panel_group(const DotRows& task, int64_t row, int64_t row_count, const DotT
       const int64_t rows = row_count - r < kDotRowBlock ? row_count - r : kDotRowBlock;
       decode_panel<kFormat>(task, row + r, rows, first, columns, panel);
       const auto run = [&]<int T>(int64_t t) {
-        panel_tokens<T, kFormat>(block, rows, Tokens<T>(tokens, token + t),
-                                 kept + (r * kGroupTokens + t * kDotRowBlock) * 16,
-                                 out + (token + t) * stride + row + r, stride);
+        panel_tokens<T>(block, rows, Tokens<T>(tokens, token + t), kept + (r * kGroupTokens + t * kDotRowBlock) * 16,
+                        out + (token + t) * stride + row + r, stride);
         return t + T;
       };
       int64_t t = 0;

@@ -19,16 +19,17 @@ inline constexpr int64_t kDotRows = 64;      // rows worth one call where there 
 
 enum class DotFormat : uint8_t { kF32, kBf16, kF16, kNvfp4 };
 
-// How a kernel wants activations. fp32 comes in blocks of kDotBlock columns: a block of all tokens, then the next, so
-// that a panel of the matrix meets one stretch of memory.
+// How a kernel wants activations. fp32 and fixed point come in blocks of kDotBlock columns: a block of all tokens, then
+// the next, so that a panel of the matrix meets one stretch of memory.
 enum class DotForm : uint8_t {
   kF32,
-  kF32Quads,    // the same; every 16 elements as a transposed 4 x 4 matrix: k = 0, 4, 8, 12, 1, 5, ...
+  kFixed,       // integers of 24 bits and one factor for each 16 (dot_order.h), arranged as the kernel likes
   kBf16,        // bf16, all of k in one block
   kBf16Planes,  // the same; of every 128 elements first those with k % 4 == 0, then 1, 2, 3
 };
 
 inline constexpr int64_t kDotBlock = 256;
+inline constexpr int64_t kFixedBlockBytes = kDotBlock * 7 / 2;  // three bytes, and of each 16 a sum and a factor
 
 // Rows of a matrix as stored (numeric/weight_format.h), at any address.
 struct DotRows {
@@ -40,7 +41,8 @@ struct DotRows {
 };
 
 struct DotTokens {
-  const std::byte* const* x;  // [count] first block of each, in the kernel's form
+  DotForm form;
+  const std::byte* const* x;  // [count] first block of each
   int64_t count;
   int64_t block_stride;  // bytes from a block of a token to its next
 };
@@ -48,14 +50,16 @@ struct DotTokens {
 // out[t * stride + r] = dot(row r, token t), nvfp4 without the global scale.
 using DotFunction = void (*)(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 
-// All formats; form kF32, but kF32Quads for nvfp4 in AVX2.
+// All formats in form kF32, nvfp4 in form kFixed too.
 void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 void dot_avx512(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 // bf16 (form kBf16) and nvfp4 (form kBf16Planes).
 void dot_avx512_bf16(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 
-// Sixteens of fp32, in place, to the order of kF32Quads.
-void quads_avx2(float* x, int64_t sixteens);
+// bf16 [k] to form kFixed, a block every block_stride bytes.
+using FixedFunction = void (*)(const uint16_t* x, int64_t k, std::byte* out, int64_t block_stride);
+void fixed_avx2(const uint16_t* x, int64_t k, std::byte* out, int64_t block_stride);
+void fixed_avx512(const uint16_t* x, int64_t k, std::byte* out, int64_t block_stride);
 // bf16 [k] to form kBf16Planes.
 void planes_avx512_bf16(const uint16_t* x, int64_t k, uint16_t* out);
 

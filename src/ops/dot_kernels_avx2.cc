@@ -21,66 +21,47 @@ inline Part load_part(const float* from) { return _mm256_loadu_ps(from); }
 inline void store_part(float* to, Part value) { _mm256_storeu_ps(to, value); }
 inline Part fused_part(Part a, Part b, Part sum) { return _mm256_fmadd_ps(a, b, sum); }
 
-// Two blocks of nvfp4 to fp32 by way of bf16: its low and its high byte come out of a table of sixteen each. The two
-// 128-bit halves hold the same bytes; one looks up the low nibbles (even k), the other the high ones. So the lanes of
-// a block come as DotForm::kF32Quads has them.
+// Two blocks of nvfp4 to fp32 by way of bf16: its low and its high byte come out of a table of sixteen each.
 struct Codes {
-  __m256i bf16[2];  // of a block: k = 0, 2, .. 14 | 1, 3, .. 15
+  __m128i nibbles[2];
   float scale[2];
 
   Codes(const std::byte* from, float first_scale, float second_scale) : scale{first_scale, second_scale} {
-    const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    const __m256i nibbles =
-        _mm256_and_si256(_mm256_srlv_epi64(bytes, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
-    const __m256i low_table = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64));
-    const __m256i high_table = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -128, -65, -65, -65, -64, -64, -64, -64));
-    const __m256i low = _mm256_shuffle_epi8(low_table, nibbles), high = _mm256_shuffle_epi8(high_table, nibbles);
-    bf16[0] = _mm256_unpacklo_epi8(low, high);
-    bf16[1] = _mm256_unpackhi_epi8(low, high);
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
+    const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
+    nibbles[0] = _mm_unpacklo_epi8(low, high);
+    nibbles[1] = _mm_unpackhi_epi8(low, high);
   }
   Vec block(int index) const {
-    const __m256i even = _mm256_slli_epi32(bf16[index], 16);
-    const __m256i odd = _mm256_and_si256(bf16[index], _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
-    const __m256 factor = _mm256_set1_ps(scale[index]);
-    return {_mm256_mul_ps(_mm256_castsi256_ps(even), factor), _mm256_mul_ps(_mm256_castsi256_ps(odd), factor)};
+    const __m128i low_table = _mm_setr_epi8(0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64);
+    const __m128i high_table =
+        _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -128, -65, -65, -65, -64, -64, -64, -64);
+    const __m128i low = _mm_shuffle_epi8(low_table, nibbles[index]);
+    const __m128i high = _mm_shuffle_epi8(high_table, nibbles[index]);
+    return mul({widen_bf16(_mm_unpacklo_epi8(low, high)), widen_bf16(_mm_unpackhi_epi8(low, high))},
+               broadcast(scale[index]));
   }
   Vec first() const { return block(0); }
   Vec second() const { return block(1); }
 };
 
-// Lanes 0 and 2, 1 and 3, then both sums, of four registers' 128-bit halves: [r] of each half is register r's sum.
+// Lanes 0 and 2, 1 and 3, then both sums, of four registers: [r] is register r's sum.
 inline __m128 add_quads(__m128 a, __m128 b, __m128 c, __m128 d) {
   const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
   const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
   return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
 }
-inline __m256 add_quads(__m256 a, __m256 b, __m256 c, __m256 d) {
-  const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-  const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
-  const auto pairs = [](__m256 value) { return _mm256_castps_pd(value); };
-  return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(pairs(ab), pairs(cd))),
-                       _mm256_castpd_ps(_mm256_unpackhi_pd(pairs(ab), pairs(cd))));
-}
 
-template <DotFormat kFormat, int R, class Sum>
+template <int R, class Sum>
 inline void fold_sums(const Sum& sum, float* out) {
   static_assert(R <= 4);
-  Vec s[4];
-  for (int r = 0; r < 4; ++r) s[r] = sum(r < R ? r : 0);
-  __m128 folded;
-  if constexpr (kFormat == DotFormat::kNvfp4) {
-    const __m256 halves = _mm256_add_ps(add_quads(s[0].low, s[1].low, s[2].low, s[3].low),
-                                        add_quads(s[0].high, s[1].high, s[2].high, s[3].high));
-    folded = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
-  } else {
-    const auto four = [](const Vec& value) {
-      const __m256 eight = _mm256_add_ps(value.low, value.high);
-      return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    };
-    folded = add_quads(four(s[0]), four(s[1]), four(s[2]), four(s[3]));
-  }
+  const auto four = [&](int r) {
+    const Vec value = sum(r < R ? r : 0);
+    const __m256 eight = _mm256_add_ps(value.low, value.high);
+    return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  };
+  const __m128 folded = add_quads(four(0), four(1), four(2), four(3));
   if constexpr (R == 4) {
     _mm_storeu_ps(out, folded);
   } else {
@@ -90,26 +71,64 @@ inline void fold_sums(const Sum& sum, float* out) {
   }
 }
 
+struct Fixed {
+  static constexpr int kBlocks = 8;
+  using Bytes = __m256i;
+  using Floats = __m256;
+
+  static void deinterleave(const std::byte* codes, Bytes& even, Bytes& odd) {
+    const auto* words = reinterpret_cast<const float*>(codes);
+    const __m256 first = _mm256_loadu_ps(words), second = _mm256_loadu_ps(words + 8);
+    even = _mm256_castps_si256(_mm256_shuffle_ps(first, second, 0x88));
+    odd = _mm256_castps_si256(_mm256_shuffle_ps(first, second, 0xdd));
+  }
+  static Bytes low_nibbles(Bytes codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(15)); }
+  static Bytes high_nibbles(Bytes codes) { return low_nibbles(_mm256_srli_epi16(codes, 4)); }
+  static Bytes lookup(Bytes nibbles) {
+    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
+  }
+  // In place, the bits of a code are those of fp16 times 2^-8.
+  static Floats scales(const std::byte* codes) {
+    const __m128i order = _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 2, -1, 3, -1, 6, -1, 7);
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
+    return _mm256_cvtph_ps(_mm_srli_epi16(_mm_shuffle_epi8(bytes, order), 1));
+  }
+  static Bytes load_bytes(const std::byte* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+  static Floats load(const float* from) { return _mm256_loadu_ps(from); }
+  static Bytes multiply_bytes(Bytes weights, const std::byte* x) {
+    return _mm256_maddubs_epi16(weights, load_bytes(x));
+  }
+  static Bytes add_words(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
+  template <int16_t kFactor>
+  static Bytes add_pairs(Bytes words) {
+    return _mm256_madd_epi16(words, _mm256_set1_epi16(kFactor));
+  }
+  static Bytes times_256(Bytes ints) { return _mm256_slli_epi32(ints, 8); }
+  static Bytes add(Bytes a, Bytes b) { return _mm256_add_epi32(a, b); }
+  static Floats to_floats(Bytes ints) { return _mm256_cvtepi32_ps(ints); }
+  static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+  static Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+  static Vec in_order(const Floats* sums) {
+    const auto swapped = [](__m256 value) {  // lanes 0 1 4 5 2 3 6 7
+      return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(value), 0xd8));
+    };
+    return {swapped(sums[0]), swapped(sums[1])};
+  }
+};
+
 }  // namespace
 }  // namespace assay::ops
 
 #include "ops/dot16_kernels.h"
+#include "ops/fixed_kernels.h"
 
 namespace assay::ops {
 
 void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
-  dot16(rows, tokens, out, stride);
+  tokens.form == DotForm::kFixed ? fixed_dot(rows, tokens, out, stride) : dot16(rows, tokens, out, stride);
 }
 
-void quads_avx2(float* x, int64_t sixteens) {
-  for (int64_t i = 0; i < sixteens; ++i, x += 16) {
-    __m128 a = _mm_loadu_ps(x), b = _mm_loadu_ps(x + 4), c = _mm_loadu_ps(x + 8), d = _mm_loadu_ps(x + 12);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(x, a);
-    _mm_storeu_ps(x + 4, b);
-    _mm_storeu_ps(x + 8, c);
-    _mm_storeu_ps(x + 12, d);
-  }
-}
+void fixed_avx2(const uint16_t* x, int64_t k, std::byte* out, int64_t block_stride) { fix(x, k, out, block_stride); }
 
 }  // namespace assay::ops

@@ -41,20 +41,66 @@ struct Codes {
   Vec second() const { return row_codes(word[1], scale[1]); }
 };
 
-template <DotFormat, int R, class Sum>
+template <int R, class Sum>
 inline void fold_sums(const Sum& sum, float* out) {
   fold_rows<R>(sum, out);
 }
+
+struct Fixed {
+  static constexpr int kBlocks = 16;
+  using Bytes = __m512i;
+  using Floats = __m512;
+
+  static void deinterleave(const std::byte* codes, Bytes& even, Bytes& odd) {
+    const __m512 first = _mm512_loadu_ps(codes), second = _mm512_loadu_ps(codes + 64);
+    even = _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0x88));
+    odd = _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0xdd));
+  }
+  static Bytes low_nibbles(Bytes codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
+  static Bytes high_nibbles(Bytes codes) { return low_nibbles(_mm512_srli_epi16(codes, 4)); }
+  static Bytes lookup(Bytes nibbles) {
+    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
+  }
+  // In place, the bits of a code are those of fp16 times 2^-8.
+  static Floats scales(const std::byte* codes) {
+    const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+    const __m128i bytes = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)), order);
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
+  }
+  static Bytes load_bytes(const std::byte* from) { return _mm512_loadu_si512(from); }
+  static Floats load(const float* from) { return _mm512_loadu_ps(from); }
+  static Bytes multiply_bytes(Bytes weights, const std::byte* x) {
+    return _mm512_maddubs_epi16(weights, load_bytes(x));
+  }
+  static Bytes add_words(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
+  template <int16_t kFactor>
+  static Bytes add_pairs(Bytes words) {
+    return _mm512_madd_epi16(words, _mm512_set1_epi16(kFactor));
+  }
+  static Bytes times_256(Bytes ints) { return _mm512_slli_epi32(ints, 8); }
+  static Bytes add(Bytes a, Bytes b) { return _mm512_add_epi32(a, b); }
+  static Floats to_floats(Bytes ints) { return _mm512_cvtepi32_ps(ints); }
+  static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  static Vec in_order(const Floats* sums) {
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    return _mm512_permutexvar_ps(lanes, sums[0]);
+  }
+};
 
 }  // namespace
 }  // namespace assay::ops
 
 #include "ops/dot16_kernels.h"
+#include "ops/fixed_kernels.h"
 
 namespace assay::ops {
 
 void dot_avx512(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
-  dot16(rows, tokens, out, stride);
+  tokens.form == DotForm::kFixed ? fixed_dot(rows, tokens, out, stride) : dot16(rows, tokens, out, stride);
 }
+
+void fixed_avx512(const uint16_t* x, int64_t k, std::byte* out, int64_t block_stride) { fix(x, k, out, block_stride); }
 
 }  // namespace assay::ops

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "backend/cpu/lanes.h"
 #include "base/bytes.h"
@@ -113,13 +115,108 @@ void decode_f16(const std::byte* in, int64_t count, float* out) {
   }
 }
 
+// Twice a code, of both codes of a byte, the low nibble first in memory.
+constexpr auto kIntegerPairs = [] {
+  std::array<uint32_t, 256> pairs{};
+  const auto twice = [](size_t nibble) { return static_cast<int16_t>(2 * kCodes[nibble]); };
+  for (size_t byte = 0; byte < 256; ++byte) {
+    pairs[byte] = std::bit_cast<uint32_t>(std::array<int16_t, 2>{twice(byte & 15), twice(byte >> 4)});
+  }
+  return pairs;
+}();
+
+// A row's weights in blocks of sixteen.
+struct IntegerRow {
+  int16_t weights[kChunk];
+  float scales[kChunk / kDotLanes];
+
+  void decode(const EncodedMatrix& matrix, int64_t row, int64_t first, int64_t blocks) {
+    const int64_t index = row * matrix.cols + first;
+    const std::byte* codes = matrix.data.data() + index / 2;
+    const std::byte* scale = matrix.scales.data() + index / kDotLanes;
+    for (int64_t i = 0; i < blocks * kDotLanes / 2; ++i) {
+      std::memcpy(weights + 2 * i, &kIntegerPairs[static_cast<uint8_t>(codes[i])], sizeof(uint32_t));
+    }
+    for (int64_t b = 0; b < blocks; ++b) scales[b] = kScales[static_cast<uint8_t>(scale[b])];
+  }
+};
+
+int32_t dot_block(const int16_t* weights, const int16_t* x) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += weights[i] * x[i];
+  return sum;
+}
+
+// Block b to lane b: up to sixteen blocks from a multiple of sixteen on.
+void add_blocks(const int16_t* weights, const float* scales, const FixedBlock* x, int64_t blocks, float* lanes) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int16_t* block = weights + b * kDotLanes;
+    const int32_t sum = 2048 * dot_block(block, x[b].high) + dot_block(block, x[b].low);
+    lanes[b] += static_cast<float>(sum) * (scales[b] * x[b].half_grid);
+  }
+}
+
+// One row with tokens of fixed blocks: out[t * stride].
+void dot_fixed_row(const EncodedMatrix& matrix, int64_t row, std::span<const std::byte* const> tokens, float* out,
+                   int64_t stride) {
+  IntegerRow weights;
+  Lanes sums[kTokenTile] = {};
+  for (int64_t first = 0; first < matrix.cols; first += kChunk) {
+    const int64_t blocks = std::min(kChunk, matrix.cols - first) / kDotLanes;
+    weights.decode(matrix, row, first, blocks);
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      const auto* x = reinterpret_cast<const FixedBlock*>(tokens[t]) + first / kDotLanes;
+      for (int64_t b = 0; b < blocks; b += kDotLanes) {
+        add_blocks(weights.weights + b * kDotLanes, weights.scales + b, x + b, std::min(kDotLanes, blocks - b),
+                   reinterpret_cast<float*>(&sums[t]));
+      }
+    }
+  }
+  const float scale = global_scale(matrix);
+  for (size_t t = 0; t < tokens.size(); ++t, out += stride) *out = fold(sums[t]) * scale;
+}
+
+// q = round(x / g), and g: dot_order.h.
+template <class T>
+void fix_block(const T* x, FixedBlock& block) {
+  float largest = 0;
+  bool finite = true;
+  for (int i = 0; i < 16; ++i) {
+    const float magnitude = std::abs(cpu::to_float(x[i]));
+    finite &= magnitude < std::numeric_limits<float>::infinity();
+    largest = std::max(largest, magnitude);
+  }
+  if (!finite) {
+    block = {};
+    block.half_grid = std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
+  const double grid = fixed_grid(largest);
+  const auto inverse = static_cast<float>(1 / grid);
+  for (int i = 0; i < 16; ++i) {
+    const auto q = static_cast<int32_t>(std::lrint(cpu::to_float(x[i]) * inverse));
+    block.high[i] = static_cast<int16_t>(q >> 11);
+    block.low[i] = static_cast<int16_t>(q & 2047);
+  }
+  block.half_grid = static_cast<float>(grid / 2);
+}
+
+template <class T>
+void widen(const T* x, int64_t k, float* out) {
+  for (int64_t i = 0; i < k; ++i) out[i] = cpu::to_float(x[i]);
+  for (int64_t i = k; i < dot_padded(k); ++i) out[i] = 0.0f;
+}
+
+const float* floats(const std::byte* token) { return reinterpret_cast<const float*>(token); }
+
 // R rows of bf16 from `row` on with each token: out[t * stride + r].
 template <int R>
-void dot_bf16(const EncodedMatrix& matrix, int64_t row, std::span<const float* const> tokens, float* out,
+void dot_bf16(const EncodedMatrix& matrix, int64_t row, std::span<const std::byte* const> tokens, float* out,
               int64_t stride) {
   const int64_t k = matrix.cols, whole = k / kDotLanes * kDotLanes;
   const auto* rows = reinterpret_cast<const StoredBf16*>(matrix.data.data()) + row * k;
-  for (const float* token : tokens) {
+  for (const std::byte* prepared : tokens) {
+    const float* token = floats(prepared);
     Lanes sums[R];
     add_products<R>(rows, k, token, whole, sums);
     if (whole < k) {
@@ -133,7 +230,7 @@ void dot_bf16(const EncodedMatrix& matrix, int64_t row, std::span<const float* c
 }
 
 // Up to kRowTile rows from `row` on, decoded once: out[t * stride + r].
-void dot_decoded(const EncodedMatrix& matrix, int64_t row, int64_t rows, std::span<const float* const> tokens,
+void dot_decoded(const EncodedMatrix& matrix, int64_t row, int64_t rows, std::span<const std::byte* const> tokens,
                  float* out, int64_t stride) {
   alignas(64) float weights[kRowTile * kChunk];
   Lanes sums[kTokenTile][kRowTile];
@@ -143,7 +240,7 @@ void dot_decoded(const EncodedMatrix& matrix, int64_t row, int64_t rows, std::sp
     const int64_t count = std::min(kChunk, matrix.cols - first), padded = dot_padded(count);
     for (int64_t r = 0; r < rows; ++r) decode(matrix, row + r, first, count, weights + r * kChunk);
     for (int64_t t = 0; t < token_count; ++t) {
-      const float* token = tokens[static_cast<size_t>(t)] + first;
+      const float* token = floats(tokens[static_cast<size_t>(t)]) + first;
       int64_t r = 0;
       for (; r + 2 <= rows; r += 2) add_products<2>(weights + r * kChunk, kChunk, token, padded, sums[t] + r);
       if (r < rows) add_products<1>(weights + r * kChunk, kChunk, token, padded, sums[t] + r);
@@ -176,10 +273,26 @@ void decode(const EncodedMatrix& matrix, int64_t row, int64_t first, int64_t cou
   for (int64_t i = count; i < dot_padded(count); ++i) out[i] = 0.0f;
 }
 
-void dot_rows(const EncodedMatrix& matrix, int64_t first, int64_t rows, std::span<const float* const> tokens,
-              float* out, int64_t stride) {
+void Tokens::prepare(const device::ConstView& x, int64_t tokens, std::byte* out) const {
+  cpu::with_activation(x.dtype, [&]<class T>() {
+    for (int64_t t = 0; t < tokens; ++t, out += bytes()) {
+      const T* from = x.row<T>(t);
+      if (!fixed) {
+        widen(from, k, reinterpret_cast<float*>(out));
+        continue;
+      }
+      auto* blocks = reinterpret_cast<FixedBlock*>(out);
+      for (int64_t b = 0; b < k / kDotLanes; ++b) fix_block(from + b * kDotLanes, blocks[b]);
+    }
+  });
+}
+
+void dot_rows(const EncodedMatrix& matrix, const Tokens& form, int64_t first, int64_t rows,
+              std::span<const std::byte* const> tokens, float* out, int64_t stride) {
   int64_t r = 0;
-  if (matrix.format == WeightFormat::kBf16 && static_cast<int64_t>(tokens.size()) <= kDirectTokens) {
+  if (form.fixed) {
+    for (; r < rows; ++r) dot_fixed_row(matrix, first + r, tokens, out + r, stride);
+  } else if (matrix.format == WeightFormat::kBf16 && static_cast<int64_t>(tokens.size()) <= kDirectTokens) {
     for (; r + 2 <= rows; r += 2) dot_bf16<2>(matrix, first + r, tokens, out + r, stride);
     if (r < rows) dot_bf16<1>(matrix, first + r, tokens, out + r, stride);
   } else {
@@ -187,17 +300,6 @@ void dot_rows(const EncodedMatrix& matrix, int64_t first, int64_t rows, std::spa
       dot_decoded(matrix, first + r, std::min(kRowTile, rows - r), tokens, out + r, stride);
     }
   }
-}
-
-void widen(const device::ConstView& x, int64_t tokens, float* out) {
-  cpu::with_activation(x.dtype, [&]<class T>() {
-    const int64_t padded = dot_padded(x.cols);
-    for (int64_t t = 0; t < tokens; ++t, out += padded) {
-      const T* from = x.row<T>(t);
-      for (int64_t i = 0; i < x.cols; ++i) out[i] = cpu::to_float(from[i]);
-      for (int64_t i = x.cols; i < padded; ++i) out[i] = 0.0f;
-    }
-  });
 }
 
 }  // namespace assay::ops::portable

@@ -2,8 +2,8 @@
 // other) CPU. Weights are read from the checkpoint bytes in the file layout: codes and 16-bit values decode at full
 // speed from any alignment, so a packed copy would only cost memory.
 //
-// Rows are decoded once to fp32, kRowTile rows and kChunk columns at a time (8 KB, in L1), for up to kTokenTile tokens;
-// bf16 rows of few tokens are widened in registers instead. Order of additions: dot_order.h.
+// Rows are decoded once, kRowTile rows and kChunk columns at a time (in L1), for up to kTokenTile tokens: to integers
+// where dot_order.h has fixed blocks, else to fp32. bf16 rows of few tokens are widened in registers instead.
 #pragma once
 
 #include <cstdint>
@@ -32,17 +32,32 @@ inline float global_scale(const numeric::EncodedMatrix& matrix) {
   return matrix.format == numeric::WeightFormat::kNvfp4 ? matrix.global_scale : 1.0f;
 }
 
-// out[t * stride + r] = dot(row first + r, tokens[t]) * global scale, for r < rows. At most kTokenTile tokens; a token
-// is dot_padded(matrix.cols) floats of which those from matrix.cols on are zero.
-void dot_rows(const numeric::EncodedMatrix& matrix, int64_t first, int64_t rows, std::span<const float* const> tokens,
-              float* out, int64_t stride);
+// A block of sixteen activations in fixed point: q = 2048 high + low.
+struct FixedBlock {
+  int16_t low[16];
+  int16_t high[16];
+  float half_grid;
+};
 
-inline size_t widened_bytes(int64_t tokens, int64_t k) {
-  return static_cast<size_t>(tokens * dot_padded(k)) * sizeof(float);
-}
+// Activations as dot_rows wants them: fixed blocks, or dot_padded(k) floats, zero from k on.
+struct Tokens {
+  bool fixed;
+  int64_t k;
 
-// Activations [T, k] as fp32 rows of dot_padded(k) floats, zero at the end.
-void widen(const device::ConstView& x, int64_t tokens, float* out);
+  Tokens(numeric::WeightFormat format, DType activation, int64_t columns)
+      : fixed(dot_fixed(format, activation)), k(columns) {}
+  int64_t bytes() const {
+    return fixed ? k / kDotLanes * static_cast<int64_t>(sizeof(FixedBlock))
+                 : dot_padded(k) * static_cast<int64_t>(sizeof(float));
+  }
+  size_t bytes(int64_t tokens) const { return static_cast<size_t>(tokens * bytes()); }
+  // All rows of x, one after the other.
+  void prepare(const device::ConstView& x, int64_t tokens, std::byte* out) const;
+};
+
+// out[t * stride + r] = dot(row first + r, tokens[t]) * global scale, for r < rows. At most kTokenTile tokens.
+void dot_rows(const numeric::EncodedMatrix& matrix, const Tokens& form, int64_t first, int64_t rows,
+              std::span<const std::byte* const> tokens, float* out, int64_t stride);
 
 // At least one row a piece.
 inline int64_t row_grain(int64_t macs_per_row) {

@@ -3,9 +3,11 @@
 // h = round(silu(g) * u): g and u are bounded as linear's sums (dg, du); |silu'| <= 1.1, so
 //   dh = 1.1 dg |u| + |silu(g)| du + (8 + |g|) u |h|, and one ulp of h for the declared rounding (checked through the
 //   tap).
-// y: the row's h is round(h') with |h' - h| <= dh. Where round(h - dh) = round(h + dh) it is known exactly; elsewhere
-// the middle of the two is taken and e_h, their distance, enters y with its weight: a right row is off by half of it.
-//   accumulated = sum |w s W| e_h + sum_error(I, sum|w s W h|) + (k + 2) u (sum|w s W h| + |shared term|)
+// d as linear's: by how much fixed blocks move what enters a product, here of h. It counts in the sums of magnitudes
+// too. y: the row's h is round(h') with |h' - h| <= dh. Where round(h - dh) = round(h + dh) it is known exactly;
+// elsewhere the middle of the two is taken and e_h, their distance, enters y with its weight: a right row is off by
+// half of it.
+//   accumulated = sum |w s W| (e_h + d_h) + sum_error(I, sum|w s W h|) + (k + 2) u (sum|w s W h| + |shared term|)
 //   rounding    = ulp(sum) for the inner round(), and with a residual ulp(|residual + sum| + accumulated + ulp(sum))
 #include <algorithm>
 #include <map>
@@ -30,7 +32,7 @@ struct Use {
   int64_t token;
   int32_t choice;
   double weight;
-  std::vector<double> x;
+  std::vector<double> x, shifts;
   std::vector<double> exact, rounded, hidden_error, uncertain;  // [I]
 };
 
@@ -71,19 +73,20 @@ void expect_hidden(const ExpertsDesc& desc, const WeightSource& source, int32_t 
                    int64_t terms) {
   CaseRows gate_rows({&source.matrices[static_cast<size_t>(3 * expert)], 1}, desc.hidden);
   CaseRows up_rows({&source.matrices[static_cast<size_t>(3 * expert + 1)], 1}, desc.hidden);
-  const auto error = [&](double value, double magnitudes) {
+  const auto error = [&](const CaseDot& dot, double scale) {
+    const double magnitudes = dot.magnitudes * std::abs(scale), shifted = dot.shifted * std::abs(scale);
     const double products = desc.activation == DType::kF32 ? kUnit * magnitudes : 0;
-    return (terms == 1 ? 0 : sum_error(terms, magnitudes)) + products + kUnit * std::abs(value);
+    const double sums = terms == 1 ? 0 : sum_error(terms, magnitudes + shifted) + shifted;
+    return sums + products + kUnit * std::abs(dot.sum * scale);
   };
   for (int64_t row = 0; row < desc.intermediate; ++row) {
     const auto gate = gate_rows.row(row);
     const auto up = up_rows.row(row);
     for (Use* use : uses) {
-      const CaseDot g_dot = case_dot(use->x, gate), u_dot = case_dot(use->x, up);
+      const CaseDot g_dot = case_dot(use->x, use->shifts, gate), u_dot = case_dot(use->x, use->shifts, up);
       const double g = g_dot.sum * gate_rows.scale(), u = u_dot.sum * up_rows.scale();
       const double silu = g / (1 + std::exp(-g)), h = silu * u;
-      const double dg = error(g, g_dot.magnitudes * std::abs(gate_rows.scale()));
-      const double du = error(u, u_dot.magnitudes * std::abs(up_rows.scale()));
+      const double dg = error(g_dot, gate_rows.scale()), du = error(u_dot, up_rows.scale());
       const double dh = 1.1 * dg * std::abs(u) + std::abs(silu) * du + (8 + std::abs(g)) * kUnit * std::abs(h) +
                         (g < -80 ? 1e-33 * std::abs(u) : 0);
       const double low = round_to_dtype(desc.activation, h - dh), high = round_to_dtype(desc.activation, h + dh);
@@ -98,17 +101,24 @@ void expect_hidden(const ExpertsDesc& desc, const WeightSource& source, int32_t 
 void expect_outputs(const ExpertsDesc& desc, const WeightSource& source, int32_t expert, const std::vector<Use*>& uses,
                     Expected& expected) {
   CaseRows down({&source.matrices[static_cast<size_t>(3 * expert + 2)], 1}, desc.intermediate);
+  std::vector<std::vector<double>> shifts;
+  for (const Use* use : uses) {
+    std::vector<double> largest(use->rounded.size());
+    for (size_t j = 0; j < largest.size(); ++j) largest[j] = std::abs(use->rounded[j]) + use->uncertain[j];
+    shifts.push_back(case_shifts(desc.format, desc.activation, largest));
+  }
   for (int64_t n = 0; n < desc.hidden; ++n) {
     const auto weights = down.row(n);
-    for (const Use* use : uses) {
+    for (size_t i = 0; i < uses.size(); ++i) {
+      const Use* use = uses[i];
       const double factor = use->weight * down.scale();
       double uncertain = 0;
-      const CaseDot dot = case_dot(use->rounded, weights);
+      const CaseDot dot = case_dot(use->rounded, shifts[i], weights);
       for (size_t j = 0; j < weights.size(); ++j) uncertain += std::abs(weights[j]) * use->uncertain[j];
       Output& output = expected.outputs[use->token][static_cast<size_t>(n)];
       output.sum += factor * dot.sum;
-      output.magnitudes += std::abs(factor) * dot.magnitudes;
-      output.uncertain += std::abs(factor) * uncertain;
+      output.magnitudes += std::abs(factor) * (dot.magnitudes + dot.shifted);
+      output.uncertain += std::abs(factor) * (uncertain + dot.shifted);
     }
   }
 }
@@ -138,7 +148,9 @@ Expected expect(const ExpertsDesc& desc, const WeightSource& source, const Bench
     expected.outputs[t].resize(static_cast<size_t>(desc.hidden));
     for (int32_t choice = 0; choice < judged; ++choice) {
       expected.uses.push_back(
-          {t, choice, bench.initial(arrays.weights, t, choice), bench.initial_row(arrays.x, t), {}, {}, {}, {}});
+          {t, choice, bench.initial(arrays.weights, t, choice), bench.initial_row(arrays.x, t), {}, {}, {}, {}, {}});
+      Use& use = expected.uses.back();
+      use.shifts = case_shifts(desc.format, desc.activation, use.x);
     }
   }
   std::map<int32_t, std::vector<Use*>> by_expert;

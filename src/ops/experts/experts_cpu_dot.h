@@ -18,7 +18,7 @@ namespace assay::ops {
 class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
  public:
   ExpertsCpuDot(const CpuDot& kernel, const ExpertsDesc& desc, const WeightSource& source)
-      : kernel_(kernel), form_(kernel.form(desc.format)), desc_(desc), source_(source) {}
+      : kernel_(kernel), form_(kernel.form(desc.format, desc.activation)), desc_(desc), source_(source) {}
 
   static size_t workspace_bytes(DotForm form, const ExpertsDesc& desc, int64_t tokens) {
     Workspace counted;
@@ -36,16 +36,18 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     const Scratch scratch = carve(form_, desc_, tokens, workspace);
     scratch.groups.fill(args.ids, tokens);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
-    prepare_tokens(scratch.x_places, args.x, scratch.x, pool);
+    kernel_.prepare(scratch.x_places, args.x, scratch.x, pool);
     const int64_t uses = tokens * desc_.top_k;
     const int64_t chosen = std::min<int64_t>(uses, desc_.experts);  // experts, at most
     const auto grain = [&](int64_t columns) {
       return block_grain(uses * columns, chosen * dot_bytes(desc_.format, columns));
     };
     pool.parallel_for(blocks(desc_.intermediate), grain(desc_.hidden * 2), [&](int64_t begin, int64_t end) {
-      hidden(scratch, begin * kDotRowBlock, std::min(desc_.intermediate, end * kDotRowBlock));
+      const int64_t last = std::min(desc_.intermediate, end * kDotRowBlock);
+      cpu::with_activation(desc_.activation, [&]<class T>() { hidden<T>(scratch, begin * kDotRowBlock, last); });
     });
-    if (launch.taps != nullptr) show_hidden(scratch, uses, launch);
+    if (launch.taps != nullptr) show_hidden(scratch, launch);
+    kernel_.prepare(scratch.h_places, scratch.hidden, scratch.h, pool);
     pool.parallel_for(blocks(desc_.hidden), grain(desc_.intermediate), [&](int64_t begin, int64_t end) {
       const int64_t first = begin * kDotRowBlock, last = std::min(desc_.hidden, end * kDotRowBlock);
       down(args, scratch, first, last);
@@ -58,10 +60,11 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     ExpertGroups groups;
     DotPlaces x_places;
     DotPlaces h_places;
-    std::byte* x;   // [T] in the kernel's form
-    std::byte* h;   // [T * k] in the kernel's form
-    float* sums;    // [T, hidden]
-    float* tapped;  // [T * k, I]
+    std::byte* x;  // [T] in the kernel's form
+    View hidden;   // [T * k, I], h in the activation dtype
+    std::byte* h;  // [T * k] in the kernel's form
+    float* sums;   // [T, hidden]
+    View tapped;   // F32 [T * k, I]
   };
 
   static Scratch carve(DotForm form, const ExpertsDesc& desc, int64_t tokens, Workspace& workspace) {
@@ -74,24 +77,17 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     scratch.x_places = {form, tokens, desc.hidden};
     scratch.h_places = {form, uses, desc.intermediate};
     scratch.x = take(scratch.x_places);
+    scratch.hidden = workspace.take(desc.activation, uses, desc.intermediate);
     scratch.h = take(scratch.h_places);
     scratch.sums = static_cast<float*>(workspace.take(DType::kF32, tokens, desc.hidden).data);
-    scratch.tapped = static_cast<float*>(workspace.take(DType::kF32, uses, desc.intermediate).data);
+    scratch.tapped = workspace.take(DType::kF32, uses, desc.intermediate);
     return scratch;
   }
 
   static int64_t blocks(int64_t rows) { return (rows + kDotRowBlock - 1) / kDotRowBlock; }
 
-  void store_hidden(const Scratch& scratch, int64_t use, int64_t row, float value) const {
-    std::byte* to = scratch.h + scratch.h_places.at(use, row);
-    if (scratch.h_places.f32()) {
-      *reinterpret_cast<float*>(to) = desc_.activation == DType::kBf16 ? cpu::round_through<cpu::Bf16>(value) : value;
-    } else {
-      *reinterpret_cast<cpu::Bf16*>(to) = cpu::from_float<cpu::Bf16>(value);
-    }
-  }
-
   // Rows [begin, end) of h for every use.
+  template <class T>
   void hidden(const Scratch& scratch, int64_t begin, int64_t end) const {
     float gates[kDotTokens * kDotRowBlock], ups[kDotTokens * kDotRowBlock];
     scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
@@ -102,36 +98,27 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
       for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + scratch.x_places.at(uses[u] / desc_.top_k);
       for (int64_t row = begin; row < end; row += kDotRowBlock) {
         const int64_t rows = std::min(kDotRowBlock, end - row);
-        const DotTokens given{tokens, count, scratch.x_places.block_stride()};
+        const DotTokens given{form_, tokens, count, scratch.x_places.block_stride()};
         kernel_.dot(dot_rows(gate, row, rows), given, gates, kDotRowBlock);
         kernel_.dot(dot_rows(up, row, rows), given, ups, kDotRowBlock);
+        const auto multiply = [=](cpu::F4 g, cpu::F4 u) { return cpu::fast_silu(g * gate_scale) * (u * up_scale); };
         for (int64_t u = 0; u < count; ++u) {
-          float* value = gates + u * kDotRowBlock;
-          const float* factor = ups + u * kDotRowBlock;
-          const auto multiply = [=](cpu::F4 g, cpu::F4 u) { return cpu::fast_silu(g * gate_scale) * (u * up_scale); };
-          cpu::map_lanes(rows, value, multiply, value, factor);
-          for (int64_t r = 0; r < rows; ++r) store_hidden(scratch, uses[u], row + r, value[r]);
+          cpu::map_lanes(rows, scratch.hidden.row<T>(uses[u]) + row, multiply, gates + u * kDotRowBlock,
+                         ups + u * kDotRowBlock);
         }
       }
     });
-    if (end != desc_.intermediate) return;
-    const int64_t padded = scratch.h_places.elements();
-    for (int64_t use = 0; use < scratch.groups.uses(); ++use) {
-      for (int64_t row = end; row < padded; ++row) store_hidden(scratch, use, row, 0.0f);
-    }
   }
 
-  void show_hidden(const Scratch& scratch, int64_t uses, const Launch& launch) const {
-    for (int64_t use = 0; use < uses; ++use) {
-      for (int64_t i = 0; i < desc_.intermediate; ++i) {
-        const std::byte* from = scratch.h + scratch.h_places.at(use, i);
-        scratch.tapped[use * desc_.intermediate + i] = scratch.h_places.f32()
-                                                           ? *reinterpret_cast<const float*>(from)
-                                                           : cpu::to_float(*reinterpret_cast<const cpu::Bf16*>(from));
+  void show_hidden(const Scratch& scratch, const Launch& launch) const {
+    cpu::with_activation(desc_.activation, [&]<class T>() {
+      for (int64_t use = 0; use < scratch.hidden.rows; ++use) {
+        const T* from = scratch.hidden.row<T>(use);
+        std::transform(from, from + desc_.intermediate, scratch.tapped.row<float>(use),
+                       [](T value) { return cpu::to_float(value); });
       }
-    }
-    launch.taps->record("experts.hidden", launch.layer,
-                        ConstView(scratch.tapped, DType::kF32, uses, desc_.intermediate));
+    });
+    launch.taps->record("experts.hidden", launch.layer, scratch.tapped);
   }
 
   // sums[t, n] = sum over the chosen experts, for n in [begin, end).
@@ -147,7 +134,8 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
       for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + scratch.h_places.at(uses[u]);
       for (int64_t n = begin; n < end; n += kDotRowBlock) {
         const int64_t rows = std::min(kDotRowBlock, end - n);
-        kernel_.dot(dot_rows(matrix, n, rows), {tokens, count, scratch.h_places.block_stride()}, dots, kDotRowBlock);
+        kernel_.dot(dot_rows(matrix, n, rows), {form_, tokens, count, scratch.h_places.block_stride()}, dots,
+                    kDotRowBlock);
         for (int64_t u = 0; u < count; ++u) {
           const int64_t t = uses[u] / desc_.top_k;
           const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];
@@ -196,7 +184,7 @@ Impl<ExpertsOp> experts_cpu_dot() {
           },
           .workspace_bytes =
               [](const ExpertsDesc& desc, const Bucket& bucket, MakeContext&) {
-                return ExpertsCpuDot::workspace_bytes(kKernel.form(desc.format), desc, bucket.tokens);
+                return ExpertsCpuDot::workspace_bytes(kKernel.form(desc.format, desc.activation), desc, bucket.tokens);
               },
           .make = [](const ExpertsDesc& desc, const Bucket&, const ExpertsOp::Weights& weights,
                      MakeContext& context) -> Result<PlanPtr<ExpertsOp>> {

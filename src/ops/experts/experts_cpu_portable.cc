@@ -20,7 +20,8 @@ constexpr int64_t kRowBlock = 16;  // rows whose dot products are on the stack a
 
 class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
  public:
-  ExpertsCpuPortable(const ExpertsDesc& desc, const WeightSource& source) : desc_(desc), source_(source) {}
+  ExpertsCpuPortable(const ExpertsDesc& desc, const WeightSource& source)
+      : desc_(desc), x_form_(x_form(desc)), h_form_(h_form(desc)), source_(source) {}
 
   static size_t workspace_bytes(const ExpertsDesc& desc, int64_t tokens) {
     Workspace counted;
@@ -36,17 +37,15 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
     Workspace workspace(launch.workspace);
     const Scratch scratch = carve(desc_, tokens, workspace);
     scratch.groups.fill(args.ids, tokens);
-    portable::widen(args.x, tokens, scratch.x);
+    x_form_.prepare(args.x, tokens, scratch.x);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     const int64_t uses = tokens * desc_.top_k;
     pool.parallel_for(desc_.intermediate, portable::row_grain(uses * desc_.hidden * 2),
                       [&](int64_t begin, int64_t end) {
                         cpu::with_activation(desc_.activation, [&]<class T>() { hidden<T>(scratch, begin, end); });
                       });
-    if (launch.taps != nullptr) {
-      launch.taps->record("experts.hidden", launch.layer,
-                          ConstView(scratch.h, DType::kF32, uses, desc_.intermediate, dot_padded(desc_.intermediate)));
-    }
+    if (launch.taps != nullptr) show_hidden(scratch, launch);
+    h_form_.prepare(scratch.hidden, uses, scratch.h);
     pool.parallel_for(desc_.hidden, portable::row_grain(uses * desc_.intermediate), [&](int64_t begin, int64_t end) {
       down(args, scratch, begin, end);
       cpu::with_activation(desc_.activation, [&]<class T>() { finish<T>(args, scratch, begin, end); });
@@ -56,48 +55,63 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
  private:
   struct Scratch {
     ExpertGroups groups;
-    float* x;     // [T, padded hidden]
-    float* h;     // [T * k, padded I]
-    float* sums;  // [T, hidden]
+    std::byte* x;  // [T] prepared
+    View hidden;   // [T * k, I], h in the activation dtype
+    std::byte* h;  // [T * k] prepared
+    View tapped;   // F32 [T * k, I]
+    float* sums;   // [T, hidden]
   };
 
+  static portable::Tokens x_form(const ExpertsDesc& desc) { return {desc.format, desc.activation, desc.hidden}; }
+  static portable::Tokens h_form(const ExpertsDesc& desc) { return {desc.format, desc.activation, desc.intermediate}; }
+
   static Scratch carve(const ExpertsDesc& desc, int64_t tokens, Workspace& workspace) {
-    const auto take = [&](int64_t rows, int64_t cols) {
-      return static_cast<float*>(workspace.take(DType::kF32, rows, cols).data);
+    const int64_t uses = tokens * desc.top_k;
+    const auto take = [&](const portable::Tokens& form, int64_t count) {
+      return static_cast<std::byte*>(workspace.take(DType::kU8, count, form.bytes()).data);
     };
     Scratch scratch;
     scratch.groups = ExpertGroups(desc.experts, desc.top_k, tokens, workspace);
-    scratch.x = take(tokens, dot_padded(desc.hidden));
-    scratch.h = take(tokens * desc.top_k, dot_padded(desc.intermediate));
-    scratch.sums = take(tokens, desc.hidden);
+    scratch.x = take(x_form(desc), tokens);
+    scratch.hidden = workspace.take(desc.activation, uses, desc.intermediate);
+    scratch.h = take(h_form(desc), uses);
+    scratch.tapped = workspace.take(DType::kF32, uses, desc.intermediate);
+    scratch.sums = static_cast<float*>(workspace.take(DType::kF32, tokens, desc.hidden).data);
     return scratch;
   }
 
   // Rows [begin, end) of h for every use.
   template <class T>
   void hidden(const Scratch& scratch, int64_t begin, int64_t end) const {
-    const int64_t stride = dot_padded(desc_.intermediate);
     scratch.groups.for_each_tile(kTokenTile, [&](size_t expert, const int32_t* uses, int64_t count) {
       const numeric::EncodedMatrix& gate = source_.matrices[3 * expert];
       const numeric::EncodedMatrix& up = source_.matrices[3 * expert + 1];
-      const float* x[kTokenTile];
-      for (int64_t u = 0; u < count; ++u) x[u] = scratch.x + uses[u] / desc_.top_k * dot_padded(desc_.hidden);
+      const std::byte* x[kTokenTile];
+      for (int64_t u = 0; u < count; ++u) x[u] = scratch.x + uses[u] / desc_.top_k * x_form_.bytes();
       const std::span tokens(x, static_cast<size_t>(count));
       for (int64_t row = begin; row < end; row += kRowBlock) {
         const int64_t rows = std::min(kRowBlock, end - row);
         float gates[kTokenTile * kRowBlock], ups[kTokenTile * kRowBlock];
-        portable::dot_rows(gate, row, rows, tokens, gates, kRowBlock);
-        portable::dot_rows(up, row, rows, tokens, ups, kRowBlock);
-        const auto multiply = [](F4 g, F4 u) { return cpu::round_through<T>(cpu::fast_silu(g) * u); };
+        portable::dot_rows(gate, x_form_, row, rows, tokens, gates, kRowBlock);
+        portable::dot_rows(up, x_form_, row, rows, tokens, ups, kRowBlock);
+        const auto multiply = [](F4 g, F4 u) { return cpu::fast_silu(g) * u; };
         for (int64_t u = 0; u < count; ++u) {
-          cpu::map_lanes(rows, scratch.h + uses[u] * stride + row, multiply, gates + u * kRowBlock,
+          cpu::map_lanes(rows, scratch.hidden.row<T>(uses[u]) + row, multiply, gates + u * kRowBlock,
                          ups + u * kRowBlock);
         }
       }
     });
-    if (end != desc_.intermediate) return;
-    for (int64_t use = 0; use < scratch.groups.uses(); ++use)
-      std::fill(scratch.h + use * stride + end, scratch.h + (use + 1) * stride, 0.0f);
+  }
+
+  void show_hidden(const Scratch& scratch, const Launch& launch) const {
+    cpu::with_activation(desc_.activation, [&]<class T>() {
+      for (int64_t use = 0; use < scratch.hidden.rows; ++use) {
+        cpu::map_lanes(
+            desc_.intermediate, scratch.tapped.row<float>(use), [](F4 value) { return value; },
+            scratch.hidden.row<T>(use));
+      }
+    });
+    launch.taps->record("experts.hidden", launch.layer, scratch.tapped);
   }
 
   // sums[t, n] = sum over the chosen experts, for n in [begin, end).
@@ -106,12 +120,12 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
       std::fill_n(scratch.sums + t * desc_.hidden + begin, end - begin, 0.0f);
     scratch.groups.for_each_tile(kTokenTile, [&](size_t expert, const int32_t* uses, int64_t count) {
       const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + 2];
-      const float* h[kTokenTile];
-      for (int64_t u = 0; u < count; ++u) h[u] = scratch.h + uses[u] * dot_padded(desc_.intermediate);
+      const std::byte* h[kTokenTile];
+      for (int64_t u = 0; u < count; ++u) h[u] = scratch.h + uses[u] * h_form_.bytes();
       for (int64_t n = begin; n < end; n += kRowBlock) {
         const int64_t rows = std::min(kRowBlock, end - n);
         float dots[kTokenTile * kRowBlock];
-        portable::dot_rows(matrix, n, rows, {h, static_cast<size_t>(count)}, dots, kRowBlock);
+        portable::dot_rows(matrix, h_form_, n, rows, {h, static_cast<size_t>(count)}, dots, kRowBlock);
         for (int64_t u = 0; u < count; ++u) {
           const int64_t t = uses[u] / desc_.top_k;
           const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];
@@ -144,6 +158,7 @@ class ExpertsCpuPortable : public Plan<ExpertsOp::Args> {
   }
 
   ExpertsDesc desc_;
+  portable::Tokens x_form_, h_form_;
   const WeightSource& source_;
 };
 
@@ -154,8 +169,7 @@ const Impl<ExpertsOp> kExpertsCpuPortable{
     .backend = Backend::kCpu,
     .order =
         [](const ExpertsDesc& desc) {
-          return dot_products_exact(desc.format, desc.activation) ? order_id("experts dot16 exact")
-                                                                  : order_id("experts dot16 multiply, add");
+          return order_id("experts " + std::string(dot_order(desc.format, desc.activation)));
         },
     .layout = [](const ExpertsDesc&) { return &kFileLayout; },
     .can_run = [](const ExpertsDesc& desc, const DeviceCaps&) { return refuse_weight_only(desc); },

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "ops/case_rows.h"
 #include "ops/testing.h"
 
 namespace assay::ops {
@@ -102,16 +103,21 @@ struct Bounded {
   double value = 0, error = 0;
 };
 
-Bounded dot(const double* w, int64_t k, const std::function<Bounded(int64_t)>& x) {
+Bounded dot(const ExpertsDesc& desc, const double* w, int64_t k, const std::function<Bounded(int64_t)>& x) {
   Bounded sum;
   double magnitudes = 0;
+  std::vector<double> largest(static_cast<size_t>(k));
   for (int64_t i = 0; i < k; ++i) {
     const Bounded term = x(i);
     sum.value += term.value * w[i];
     sum.error += term.error * std::abs(w[i]);
-    magnitudes += (std::abs(term.value) + term.error) * std::abs(w[i]);
+    largest[static_cast<size_t>(i)] = std::abs(term.value) + term.error;
+    magnitudes += largest[static_cast<size_t>(i)] * std::abs(w[i]);
   }
-  sum.error += testing::dot_error_bound(k, magnitudes);
+  const auto shifts = case_shifts(desc.format, desc.activation, largest);
+  double shifted = 0;
+  for (int64_t i = 0; i < k; ++i) shifted += shifts[static_cast<size_t>(i)] * std::abs(w[i]);
+  sum.error += testing::dot_error_bound(k, magnitudes + shifted) + shifted;
   return sum;
 }
 
@@ -137,8 +143,8 @@ void expect_right(const ExpertsDesc& desc, const WeightSource& source, const Inp
       const auto expert = static_cast<size_t>(in.ids.at(t, i));
       const auto x = [&](int64_t k) { return Bounded{in.x.at(t, k), 0}; };
       for (int64_t r = 0; r < inner; ++r) {
-        const Bounded gate = dot(matrices[3 * expert].data() + r * desc.hidden, desc.hidden, x);
-        const Bounded up = dot(matrices[3 * expert + 1].data() + r * desc.hidden, desc.hidden, x);
+        const Bounded gate = dot(desc, matrices[3 * expert].data() + r * desc.hidden, desc.hidden, x);
+        const Bounded up = dot(desc, matrices[3 * expert + 1].data() + r * desc.hidden, desc.hidden, x);
         h[static_cast<size_t>(i * inner + r)] = hidden(desc, gate, up);
       }
     }
@@ -146,7 +152,7 @@ void expect_right(const ExpertsDesc& desc, const WeightSource& source, const Inp
       double sum = 0, bound = 0, magnitudes = 0;
       for (int64_t i = 0; i < desc.top_k; ++i) {
         const auto expert = static_cast<size_t>(in.ids.at(t, i));
-        const Bounded down = dot(matrices[3 * expert + 2].data() + n * inner, inner,
+        const Bounded down = dot(desc, matrices[3 * expert + 2].data() + n * inner, inner,
                                  [&](int64_t k) { return h[static_cast<size_t>(i * inner + k)]; });
         sum += in.weights.at(t, i) * down.value;
         bound += in.weights.at(t, i) * down.error;

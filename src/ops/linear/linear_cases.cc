@@ -1,10 +1,13 @@
 // What linear is proven with.
 //
 // Bound of y = round(s * dot(x, w)), s the matrix' global scale:
-//   accumulated = sum_error(K, s sum|x w|) + u |y|            the sum, and one product with s
+//   accumulated = sum_error(K, s (sum|x w| + sum d|w|)) + s sum d|w| + u |y|      the sum, and one product with s
 //                 + u s sum|x w| with fp32 activations         bf16 times bf16, f16 or an NVFP4 product is exact in
 //                 fp32
 //   rounding    = ulp(y)                                       half of it made by a right row
+// d: g / 2 of x's block, by which "fixed blocks" (dot_order.h) move an x that is small beside its neighbours; for NVFP4
+// with bf16 activations, zero elsewhere. With u = 2^-24, d is at most 4 u times the block's largest |x|. Roundings of
+// that order: each block's sum once, its product once, K / 256 additions in a lane, four to fold: within sum_error.
 // With a residual the inner round() is a declared rounding: + ulp(|residual + y| + accumulated + rounding). Where
 // residual and y cancel, the outer ulp is that of what the inner rounding leaves. The accumulator's probe has three
 // terms that are not zero, so its sum is bounded as one of three: an accumulator that keeps 14 bits passes where
@@ -94,16 +97,21 @@ void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Cas
   const int64_t token_work = static_cast<int64_t>(columns.size()) * desc.k;
   const int64_t step = std::max<int64_t>(1, setup.tokens * token_work / kCheckWork);
   CaseRows rows(setup.source->matrices, desc.k);
-  std::vector<std::vector<double>> x(static_cast<size_t>(setup.tokens));
-  for (int64_t t = setup.tokens - 1; t >= 0; t -= step)
-    x[static_cast<size_t>(t)] = made.bench->initial_row(kArrays.x, t);
+  std::vector<std::vector<double>> x(static_cast<size_t>(setup.tokens)), shifts(x.size());
+  for (int64_t t = setup.tokens - 1; t >= 0; t -= step) {
+    const auto token = static_cast<size_t>(t);
+    x[token] = made.bench->initial_row(kArrays.x, t);
+    shifts[token] = case_shifts(desc.format, desc.activation, x[token]);
+  }
   for (int64_t n : columns) {
     const auto weights = rows.row(n);
     const double scale = rows.scale();
     for (int64_t t = setup.tokens - 1; t >= 0; t -= step) {
-      const CaseDot dot = case_dot(x[static_cast<size_t>(t)], weights);
+      const auto token = static_cast<size_t>(t);
+      const CaseDot dot = case_dot(x[token], shifts[token], weights);
       const double sum = dot.sum * scale, magnitudes = dot.magnitudes * std::abs(scale);
-      double accumulated = sum_error(desc.k, magnitudes) + kUnit * std::abs(sum);
+      const double shifted = dot.shifted * std::abs(scale);
+      double accumulated = sum_error(desc.k, magnitudes + shifted) + shifted + kUnit * std::abs(sum);
       if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
       expected->push_back({t, n, sum, accumulated, ulp(desc.output, std::abs(sum) + accumulated)});
     }
@@ -199,8 +207,11 @@ void add_projection(const LinearDesc& desc, const WeightSource& source, const Ca
   CaseRows rows(source.matrices, desc.k);
   const auto size = static_cast<size_t>(desc.k);
   std::vector<double> signed_sum(size), magnitudes(size);
-  std::vector<std::vector<double>> x;
-  for (int32_t t = 0; t < setup.tokens; ++t) x.push_back(made.bench->initial_row(kArrays.x, t));
+  std::vector<std::vector<double>> x, shifts;
+  for (int32_t t = 0; t < setup.tokens; ++t) {
+    x.push_back(made.bench->initial_row(kArrays.x, t));
+    shifts.push_back(case_shifts(desc.format, desc.activation, x.back()));
+  }
   const int64_t step = std::max<int64_t>(1, desc.n * desc.k / kProjected);
   for (int64_t tile = random.below(step); tile < tiles; tile += step) {
     Tile entry{tile * kTile, std::min(kTile, desc.n - tile * kTile), {}, {}, {}};
@@ -216,13 +227,16 @@ void add_projection(const LinearDesc& desc, const WeightSource& source, const Ca
       }
     }
     for (int32_t t = 0; t < setup.tokens; ++t) {
-      double sum = 0, absolute = 0;
+      const auto& values = x[static_cast<size_t>(t)];
+      const auto& moves = shifts[static_cast<size_t>(t)];
+      double sum = 0, absolute = 0, shifted = 0;
       for (size_t k = 0; k < size; ++k) {
-        sum += x[static_cast<size_t>(t)][k] * signed_sum[k];
-        absolute += std::abs(x[static_cast<size_t>(t)][k]) * magnitudes[k];
+        sum += values[k] * signed_sum[k];
+        absolute += std::abs(values[k]) * magnitudes[k];
+        shifted += moves[k] * magnitudes[k];
       }
       entry.expected.push_back(sum);
-      entry.accumulated.push_back(sum_error(desc.k, absolute) + 2 * kUnit * absolute);
+      entry.accumulated.push_back(sum_error(desc.k, absolute + shifted) + shifted + 2 * kUnit * absolute);
     }
     projected->push_back(std::move(entry));
   }
@@ -246,7 +260,8 @@ void add_projection(const LinearDesc& desc, const WeightSource& source, const Ca
 // Tokens with three inputs that are not zero: x_a w_a and x_c w_c cancel for one output n, with x_a = w_c and
 // x_c = -w_a (rounded to the activations' dtype where a weight has more bits, and then not quite); x_b w_b, smaller
 // than those by 2^-8, 2^-12 or 2^-16, is what is left. a, b and c are 1 to 64 apart, so that with one distance or
-// another the three meet in one partial sum, whatever the row's order.
+// another the three meet in one partial sum, whatever the row's order. The codes of a block of NVFP4 differ by a factor
+// of 12 at most, so all three are multiples of its g: fixed blocks move none of them.
 void add_accumulator(const LinearDesc& desc, const WeightSource& source, const CaseContext& context,
                      std::vector<Case<LinearOp>>& cases) {
   constexpr int64_t kDistances[] = {1, 16, 2, 32, 4, 64, 8};

@@ -15,7 +15,7 @@ namespace assay::ops {
 class LinearCpuDot : public Plan<LinearOp::Args> {
  public:
   LinearCpuDot(const CpuDot& kernel, const LinearDesc& desc, const WeightSource& source)
-      : kernel_(kernel), form_(kernel.form(desc.format)), desc_(desc), source_(source) {}
+      : kernel_(kernel), form_(kernel.form(desc.format, desc.activation)), desc_(desc), source_(source) {}
 
   void enqueue(const LinearOp::Args& args, const Launch& launch) const override {
     const int64_t tokens = args.tokens.total;
@@ -25,7 +25,7 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
     auto* x = static_cast<std::byte*>(launch.workspace.data);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     const DotPlaces places{form_, tokens, desc_.k};
-    prepare_tokens(places, args.x, x, pool);
+    kernel_.prepare(places, args.x, x, pool);
     const int64_t blocks = (desc_.n + kDotRowBlock - 1) / kDotRowBlock;
     const int64_t grain = block_grain(desc_.k * tokens, dot_bytes(desc_.format, desc_.k));
     pool.parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
@@ -53,7 +53,7 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
       while (n >= shard_begin + source_.matrices[shard].rows) shard_begin += source_.matrices[shard++].rows;
       const numeric::EncodedMatrix& matrix = source_.matrices[shard];
       const int64_t rows = std::min({block, end - n, shard_begin + matrix.rows - n});
-      kernel_.dot(dot_rows(matrix, n - shard_begin, rows), {tokens, count, places.block_stride()}, dots, block);
+      kernel_.dot(dot_rows(matrix, n - shard_begin, rows), {form_, tokens, count, places.block_stride()}, dots, block);
       const float scale = dot_scale(matrix);
       for (int64_t t = 0; t < count; ++t) {
         const Out* residual = args.residual ? args.residual.row<Out>(first + t) + n : nullptr;
@@ -92,7 +92,8 @@ Impl<LinearOp> linear_cpu_dot() {
           },
           .workspace_bytes =
               [](const LinearDesc& desc, const Bucket& bucket, MakeContext&) {
-                return static_cast<size_t>(DotPlaces{kKernel.form(desc.format), bucket.tokens, desc.k}.bytes());
+                return static_cast<size_t>(
+                    DotPlaces{kKernel.form(desc.format, desc.activation), bucket.tokens, desc.k}.bytes());
               },
           .make = [](const LinearDesc& desc, const Bucket&, const LinearOp::Weights& weights,
                      MakeContext& context) -> Result<PlanPtr<LinearOp>> {

@@ -18,15 +18,16 @@ constexpr int64_t kRowBlock = 64;  // outputs of a tile of tokens on the stack, 
 
 class LinearCpuPortable : public Plan<LinearOp::Args> {
  public:
-  LinearCpuPortable(const LinearDesc& desc, const WeightSource& source) : desc_(desc), source_(source) {}
+  LinearCpuPortable(const LinearDesc& desc, const WeightSource& source)
+      : desc_(desc), form_(desc.format, desc.activation, desc.k), source_(source) {}
 
   void enqueue(const LinearOp::Args& args, const Launch& launch) const override {
     const int64_t tokens = args.tokens.total;
     if (tokens == 0) return;
     CHECK(args.x.cols == desc_.k && args.y.cols == desc_.n, "linear {}: x [, {}], y [, {}]", describe(desc_),
           args.x.cols, args.y.cols);
-    auto* x = static_cast<float*>(launch.workspace.data);
-    portable::widen(args.x, tokens, x);
+    auto* x = static_cast<std::byte*>(launch.workspace.data);
+    form_.prepare(args.x, tokens, x);
     cpu::pool_of(launch.stream)
         .parallel_for(desc_.n, portable::row_grain(desc_.k * tokens), [&](int64_t begin, int64_t end) {
           for (int64_t t = 0; t < tokens; t += kTokenTile) {
@@ -39,10 +40,10 @@ class LinearCpuPortable : public Plan<LinearOp::Args> {
  private:
   // Outputs [begin, end) of tokens [first, first + count).
   template <class Out>
-  void tile(const LinearOp::Args& args, const float* x, int64_t first, int64_t count, int64_t begin,
+  void tile(const LinearOp::Args& args, const std::byte* x, int64_t first, int64_t count, int64_t begin,
             int64_t end) const {
-    const float* tokens[kTokenTile];
-    for (int64_t t = 0; t < count; ++t) tokens[t] = x + (first + t) * dot_padded(desc_.k);
+    const std::byte* tokens[kTokenTile];
+    for (int64_t t = 0; t < count; ++t) tokens[t] = x + (first + t) * form_.bytes();
     size_t shard = 0;
     int64_t shard_begin = 0;
     for (int64_t n = begin; n < end;) {
@@ -50,7 +51,7 @@ class LinearCpuPortable : public Plan<LinearOp::Args> {
       const numeric::EncodedMatrix& matrix = source_.matrices[shard];
       const int64_t rows = std::min({kRowBlock, end - n, shard_begin + matrix.rows - n});
       float dots[kTokenTile * kRowBlock];
-      portable::dot_rows(matrix, n - shard_begin, rows, {tokens, static_cast<size_t>(count)}, dots, kRowBlock);
+      portable::dot_rows(matrix, form_, n - shard_begin, rows, {tokens, static_cast<size_t>(count)}, dots, kRowBlock);
       for (int64_t t = 0; t < count; ++t) {
         const float* dot = dots + t * kRowBlock;
         Out* y = args.y.row<Out>(first + t) + n;
@@ -67,6 +68,7 @@ class LinearCpuPortable : public Plan<LinearOp::Args> {
   }
 
   LinearDesc desc_;
+  portable::Tokens form_;
   const WeightSource& source_;
 };
 
@@ -75,11 +77,13 @@ class LinearCpuPortable : public Plan<LinearOp::Args> {
 const Impl<LinearOp> kLinearCpuPortable{
     .name = "cpu_portable",
     .backend = Backend::kCpu,
-    .order = [](const LinearDesc& desc) { return dot_order(desc.format, desc.activation); },
+    .order = [](const LinearDesc& desc) { return order_id(dot_order(desc.format, desc.activation)); },
     .layout = [](const LinearDesc&) { return &kFileLayout; },
     .can_run = [](const LinearDesc& desc, const DeviceCaps&) { return refuse_weight_only(desc); },
-    .workspace_bytes = [](const LinearDesc& desc, const Bucket& bucket,
-                          MakeContext&) { return portable::widened_bytes(bucket.tokens, desc.k); },
+    .workspace_bytes =
+        [](const LinearDesc& desc, const Bucket& bucket, MakeContext&) {
+          return portable::Tokens(desc.format, desc.activation, desc.k).bytes(bucket.tokens);
+        },
     .make = [](const LinearDesc& desc, const Bucket&, const LinearOp::Weights& weights,
                MakeContext& context) -> Result<PlanPtr<LinearOp>> {
       ASSAY_ASSIGN(const WeightSource* source,

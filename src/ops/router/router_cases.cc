@@ -42,23 +42,25 @@ Expected expect(const RouterDesc& desc, std::span<const numeric::EncodedMatrix> 
   Expected expected;
   const int64_t rows = desc.experts + (desc.shared_gate ? 1 : 0);
   const int64_t step = std::max<int64_t>(1, tokens * rows * desc.hidden / kCheckWork);
-  std::vector<std::vector<double>> inputs;
+  std::vector<std::vector<double>> inputs, shifts;
   for (int64_t t = tokens - 1; t >= 0; t -= step) {
     expected.tokens.push_back(t);
     inputs.push_back(bench.initial_row(x, t));
+    shifts.push_back(case_shifts(desc.format, desc.activation, inputs.back()));
   }
   expected.logits.resize(expected.tokens.size());
   CaseRows decoded(matrices, desc.hidden);
   for (int64_t row = 0; row < rows; ++row) {
     const auto weights = decoded.row(row);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      const CaseDot dot = case_dot(inputs[i], weights);
+      const CaseDot dot = case_dot(inputs[i], shifts[i], weights);
       const double value = dot.sum * decoded.scale(), magnitudes = dot.magnitudes * std::abs(decoded.scale());
       if (!std::isfinite(value)) {
         expected.logits[i].push_back({value, 0});
         continue;
       }
-      double accumulated = sum_error(desc.hidden, magnitudes) + kUnit * std::abs(value);
+      const double shifted = dot.shifted * std::abs(decoded.scale());
+      double accumulated = sum_error(desc.hidden, magnitudes + shifted) + shifted + kUnit * std::abs(value);
       if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
       expected.logits[i].push_back({value, accumulated + ulp(desc.activation, std::abs(value) + accumulated)});
     }

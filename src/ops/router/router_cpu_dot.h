@@ -17,7 +17,10 @@ namespace assay::ops {
 class RouterCpuDot : public Plan<RouterOp::Args> {
  public:
   RouterCpuDot(const CpuDot& kernel, const RouterDesc& desc, std::vector<numeric::EncodedMatrix> matrices)
-      : kernel_(kernel), form_(kernel.form(desc.format)), desc_(desc), matrices_(std::move(matrices)) {}
+      : kernel_(kernel),
+        form_(kernel.form(desc.format, desc.activation)),
+        desc_(desc),
+        matrices_(std::move(matrices)) {}
 
   static size_t workspace_bytes(DotForm form, const RouterDesc& desc, int64_t tokens) {
     Workspace counted;
@@ -34,7 +37,7 @@ class RouterCpuDot : public Plan<RouterOp::Args> {
     const Scratch scratch = carve(form_, desc_, tokens, workspace);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     const DotPlaces places{form_, tokens, desc_.hidden};
-    prepare_tokens(places, args.x, scratch.x, pool);
+    kernel_.prepare(places, args.x, scratch.x, pool);
     const int64_t groups = (tokens + kDotTokens - 1) / kDotTokens;
     const int64_t grain =
         block_grain(desc_.hidden * std::min(tokens, kDotTokens), dot_bytes(desc_.format, desc_.hidden));
@@ -69,9 +72,9 @@ class RouterCpuDot : public Plan<RouterOp::Args> {
     const int64_t count = std::min(kDotTokens, places.tokens - first);
     for (int64_t t = 0; t < count; ++t) x[t] = scratch.x + places.at(first + t);
     const int64_t rows = std::min<int64_t>(kDotRowBlock, desc_.experts - row);
-    add_rows(scratch, {x, count, places.block_stride()}, matrices_[0], row, rows, first, row);
+    add_rows(scratch, {form_, x, count, places.block_stride()}, matrices_[0], row, rows, first, row);
     if (desc_.shared_gate && row + rows == desc_.experts) {
-      add_rows(scratch, {x, count, places.block_stride()}, matrices_[1], 0, 1, first, desc_.experts);
+      add_rows(scratch, {form_, x, count, places.block_stride()}, matrices_[1], 0, 1, first, desc_.experts);
     }
   }
 
@@ -112,7 +115,7 @@ Impl<RouterOp> router_cpu_dot() {
           },
           .workspace_bytes =
               [](const RouterDesc& desc, const Bucket& bucket, MakeContext&) {
-                return RouterCpuDot::workspace_bytes(kKernel.form(desc.format), desc, bucket.tokens);
+                return RouterCpuDot::workspace_bytes(kKernel.form(desc.format, desc.activation), desc, bucket.tokens);
               },
           .make = [](const RouterDesc& desc, const Bucket&, const RouterOp::Weights& weights,
                      MakeContext& context) -> Result<PlanPtr<RouterOp>> {

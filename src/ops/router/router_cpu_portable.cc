@@ -16,20 +16,19 @@ using portable::kTokenTile;
 class RouterCpuPortable : public Plan<RouterOp::Args> {
  public:
   RouterCpuPortable(const RouterDesc& desc, std::vector<numeric::EncodedMatrix> matrices)
-      : desc_(desc), matrices_(std::move(matrices)) {}
+      : desc_(desc), form_(form(desc)), matrices_(std::move(matrices)) {}
 
   static size_t workspace_bytes(const RouterDesc& desc, int64_t tokens) {
-    return portable::widened_bytes(tokens, desc.hidden) +
-           static_cast<size_t>(tokens * (desc.experts + 1)) * sizeof(float);
+    return form(desc).bytes(tokens) + static_cast<size_t>(tokens * (desc.experts + 1)) * sizeof(float);
   }
 
   void enqueue(const RouterOp::Args& args, const Launch& launch) const override {
     const int64_t tokens = args.tokens.total;
     if (tokens == 0) return;
     CHECK(args.x.cols == desc_.hidden, "router {}: {} columns", describe(desc_), args.x.cols);
-    auto* x = static_cast<float*>(launch.workspace.data);
-    float* logits = x + tokens * dot_padded(desc_.hidden);
-    portable::widen(args.x, tokens, x);
+    auto* x = static_cast<std::byte*>(launch.workspace.data);
+    auto* logits = reinterpret_cast<float*>(x + form_.bytes(tokens));
+    form_.prepare(args.x, tokens, x);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     pool.parallel_for(desc_.experts + (desc_.shared_gate ? 1 : 0), portable::row_grain(tokens * desc_.hidden),
                       [&](int64_t begin, int64_t end) {
@@ -42,20 +41,22 @@ class RouterCpuPortable : public Plan<RouterOp::Args> {
   }
 
  private:
+  static portable::Tokens form(const RouterDesc& desc) { return {desc.format, desc.activation, desc.hidden}; }
+
   // logits[t][row] for rows [begin, end) of the gate and, behind them, the shared gate; rounded.
   template <class T>
-  void dots(const float* x, int64_t tokens, int64_t begin, int64_t end, float* logits) const {
+  void dots(const std::byte* x, int64_t tokens, int64_t begin, int64_t end, float* logits) const {
     const int64_t stride = desc_.experts + 1;
     for (int64_t first = 0; first < tokens; first += kTokenTile) {
       const int64_t count = std::min(kTokenTile, tokens - first);
-      const float* tile_tokens[kTokenTile];
-      for (int64_t t = 0; t < count; ++t) tile_tokens[t] = x + (first + t) * dot_padded(desc_.hidden);
+      const std::byte* tile_tokens[kTokenTile];
+      for (int64_t t = 0; t < count; ++t) tile_tokens[t] = x + (first + t) * form_.bytes();
       float* out = logits + first * stride;
       for (int64_t row = begin; row < end;) {
         const bool shared = row >= desc_.experts;
         const int64_t rows = shared ? 1 : std::min<int64_t>(end, desc_.experts) - row;
-        portable::dot_rows(matrices_[shared ? 1 : 0], shared ? 0 : row, rows, {tile_tokens, static_cast<size_t>(count)},
-                           out + row, stride);
+        portable::dot_rows(matrices_[shared ? 1 : 0], form_, shared ? 0 : row, rows,
+                           {tile_tokens, static_cast<size_t>(count)}, out + row, stride);
         row += rows;
       }
       for (int64_t t = 0; t < count; ++t, out += stride) {
@@ -66,6 +67,7 @@ class RouterCpuPortable : public Plan<RouterOp::Args> {
   }
 
   RouterDesc desc_;
+  portable::Tokens form_;
   std::vector<numeric::EncodedMatrix> matrices_;
 };
 
@@ -76,8 +78,7 @@ const Impl<RouterOp> kRouterCpuPortable{
     .backend = Backend::kCpu,
     .order =
         [](const RouterDesc& desc) {
-          return dot_products_exact(desc.format, desc.activation) ? order_id("router dot16 exact")
-                                                                  : order_id("router dot16 multiply, add");
+          return order_id("router " + std::string(dot_order(desc.format, desc.activation)));
         },
     .layout = [](const RouterDesc&) { return &kFileLayout; },
     .can_run = [](const RouterDesc& desc, const DeviceCaps&) { return refuse_router(desc); },

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "ops/case_rows.h"
 #include "ops/testing.h"
 
 namespace assay::ops {
@@ -100,27 +101,26 @@ TEST(Router, RowsComputeTheFormula) {
           for (const char* row : rows_of(desc)) {
             const Routed out = run(cpu, row, desc, weights, x);
             for (int64_t t = 0; t < tokens; ++t) {
-              const auto dot = [&](const double* w, double& magnitudes) {
-                double sum = magnitudes = 0;
-                for (int64_t k = 0; k < hidden; ++k)
-                  sum += x.at(t, k) * w[k], magnitudes += std::abs(x.at(t, k) * w[k]);
-                return sum;
+              std::vector<double> token;
+              for (int64_t k = 0; k < hidden; ++k) token.push_back(x.at(t, k));
+              const auto shifts = case_shifts(format, activation, token);
+              const auto dot = [&](const double* w) {
+                return case_dot(token, shifts, {w, static_cast<size_t>(hidden)});
               };
-              double magnitudes = 0;
+              const auto bound = [&](const CaseDot& exact) {
+                return testing::dot_error_bound(hidden, exact.magnitudes + exact.shifted) + exact.shifted +
+                       testing::ulp(activation, exact.sum);
+              };
               for (int32_t e = 0; e < experts; ++e) {
-                const double sum = dot(gate.data() + e * hidden, magnitudes);
-                ASSERT_NEAR(out.logits.at(t, e), sum,
-                            testing::dot_error_bound(hidden, magnitudes) + testing::ulp(activation, sum))
-                    << row << " " << describe(desc);
+                const CaseDot logit = dot(gate.data() + e * hidden);
+                ASSERT_NEAR(out.logits.at(t, e), logit.sum, bound(logit)) << row << " " << describe(desc);
               }
               expect_choice(desc, out, t, row);
               if (!desc.shared_gate) continue;
-              const double sum =
-                  dot(testing::decoded(cpu.weights().source(weights.shared_gate).matrices[0]).data(), magnitudes);
+              const auto weight = testing::decoded(cpu.weights().source(weights.shared_gate).matrices[0]);
+              const CaseDot logit = dot(weight.data());
               // The sigmoid's slope is at most 1/4; then expf, a sum and a quotient.
-              ASSERT_NEAR(
-                  out.shared.at(t, 0), 1 / (1 + std::exp(-sum)),
-                  (testing::dot_error_bound(hidden, magnitudes) + testing::ulp(activation, sum)) / 4 + 4 * 0x1p-24);
+              ASSERT_NEAR(out.shared.at(t, 0), 1 / (1 + std::exp(-logit.sum)), bound(logit) / 4 + 4 * 0x1p-24);
             }
           }
         }

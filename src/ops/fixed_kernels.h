@@ -1,0 +1,227 @@
+// The dot kernel of form kFixed (dot_order.h, "fixed blocks"): included by one kernel file each, after
+// dot16_kernels.h and, in an anonymous namespace, a struct Fixed that says what an instruction set does with
+//   kBlocks: fp32 lanes of a register, and blocks of a step
+//   Bytes, Floats: a register of integers, of fp32
+//   deinterleave(codes, even, odd): two registers' worth of memory; its even and its odd 32-bit words, each 128 bits of
+//     the result from the same 128 bits of both
+//   scales(codes): kBlocks valid E4M3 codes times 2^-8, block lane_block(l) in lane l
+//   in_order(sums): the sixteen lanes of dot_order.h from the sums of kSteps steps
+// Everything here is in an anonymous namespace too, so that each file keeps its own copy.
+//
+// A weight enters as the unsigned byte 2 code + 12, an activation as three signed bytes. A 32-bit lane is one block:
+// four registers of weights (even columns of its first half, odd ones, then those of its second half), whose products
+// with one byte of the activations add up in 16 bits: eight of at most 24 * 128. A token's step is twelve registers of
+// bytes, byte b for weights v at 3 v + b, then one of -12 times a block's sum and one of 2^7 g.
+//
+// One token: row after row, prefetched far ahead in the one stream that the matrix is. More: kFixedTokens tokens and
+// kDotRowBlock rows at a time, kDotBlock columns after the other, so that the tokens' columns and the sums stay in L1.
+#pragma once
+
+#include <cstring>
+
+#include "ops/dot_kernel.h"
+
+namespace assay::ops {
+namespace {
+
+constexpr int kSteps = static_cast<int>(kDotBlock / 16) / Fixed::kBlocks;  // of kDotBlock columns
+constexpr int64_t kRegister = sizeof(Fixed::Bytes);
+constexpr int64_t kStepBytes = 14 * kRegister;
+static_assert(kSteps * kStepBytes == kFixedBlockBytes);
+
+// As Fixed::deinterleave puts the two halves of blocks into lanes.
+constexpr int lane_block(int lane) { return lane % 4 / 2 * (Fixed::kBlocks / 2) + lane / 4 * 2 + lane % 2; }
+
+// Codes with a sign and NaN, which no checkpoint should hold.
+inline bool has_odd_scale(const std::byte* from) {
+  constexpr uint64_t kOnes = 0x0101010101010101;
+  uint64_t odd = 0;
+  for (int i = 0; i < Fixed::kBlocks; i += 8) {
+    uint64_t codes;
+    std::memcpy(&codes, from + i, 8);
+    odd |= ((codes & (0x7f * kOnes)) + kOnes) | codes;
+  }
+  return (odd & (0x80 * kOnes)) != 0;
+}
+
+[[gnu::noinline]] Fixed::Floats any_scales(const std::byte* from) {
+  alignas(64) float value[Fixed::kBlocks];
+  for (int lane = 0; lane < Fixed::kBlocks; ++lane) {
+    value[lane] = kScales.value[static_cast<uint8_t>(from[lane_block(lane)])] * 0x1p-8f;
+  }
+  return Fixed::load(value);
+}
+
+struct FixedWeights {
+  Fixed::Bytes bytes[4];
+  Fixed::Floats scales;
+
+  FixedWeights(const std::byte* codes, const std::byte* scale_codes) {
+    Fixed::Bytes half[2];
+    Fixed::deinterleave(codes, half[0], half[1]);
+    for (int h = 0; h < 2; ++h) {
+      bytes[2 * h] = Fixed::lookup(Fixed::low_nibbles(half[h]));
+      bytes[2 * h + 1] = Fixed::lookup(Fixed::high_nibbles(half[h]));
+    }
+    scales = has_odd_scale(scale_codes) ? any_scales(scale_codes) : Fixed::scales(scale_codes);
+  }
+};
+
+// sums + one step with a token's step at x.
+inline Fixed::Floats add_fixed(const FixedWeights& weights, const std::byte* x, Fixed::Floats sums) {
+  const auto byte_sums = [&](int64_t b) {
+    Fixed::Bytes words = Fixed::multiply_bytes(weights.bytes[0], x + b * kRegister);
+#pragma GCC unroll 3
+    for (int64_t v = 1; v < 4; ++v) {
+      words = Fixed::add_words(words, Fixed::multiply_bytes(weights.bytes[v], x + (3 * v + b) * kRegister));
+    }
+    asm("" : "+v"(words));  // one byte after the other: all at once they do not fit the registers
+    return words;
+  };
+  Fixed::Bytes total = Fixed::times_256(Fixed::add_pairs<256>(byte_sums(2)));
+  total = Fixed::add(total, Fixed::add_pairs<256>(byte_sums(1)));
+  total = Fixed::add(total, Fixed::add_pairs<1>(byte_sums(0)));
+  total = Fixed::add(total, Fixed::load_bytes(x + 12 * kRegister));
+  const Fixed::Floats grid = Fixed::load(reinterpret_cast<const float*>(x + 13 * kRegister));
+  return Fixed::add(sums, Fixed::multiply(Fixed::to_floats(total), Fixed::multiply(weights.scales, grid)));
+}
+
+// Codes and scales of kDotBlock columns of a row; zeros behind its end.
+class FixedColumns {
+ public:
+  FixedColumns(const DotRows& rows, int64_t row, int64_t first)
+      : codes_(rows.data + (row * rows.k + first) / 2), scales_(rows.scales + (row * rows.k + first) / 16) {
+    const int64_t columns = rows.k - first;
+    if (columns >= kDotBlock) return;
+    std::memset(padded_, 0, sizeof(padded_));
+    std::memcpy(padded_, codes_, static_cast<size_t>(columns / 2));
+    std::memcpy(padded_ + kDotBlock / 2, scales_, static_cast<size_t>(columns / 16));
+    codes_ = padded_;
+    scales_ = padded_ + kDotBlock / 2;
+  }
+  FixedWeights step(int64_t s) const { return {codes_ + s * Fixed::kBlocks * 8, scales_ + s * Fixed::kBlocks}; }
+
+ private:
+  const std::byte* codes_;
+  const std::byte* scales_;
+  std::byte padded_[kDotBlock / 2 + kDotBlock / 16];
+};
+
+// The codes of kDotBlock columns, 128 bytes at any address.
+inline void prefetch_codes(const std::byte* codes) {
+  __builtin_prefetch(codes, 0, 2);
+  __builtin_prefetch(codes + 64, 0, 2);
+}
+
+inline float fixed_row(const DotRows& rows, int64_t row, const std::byte* x, int64_t block_stride) {
+  constexpr int64_t kAhead = 4096;
+  Fixed::Floats sums[kSteps] = {};
+  for (int64_t first = 0; first < rows.k; first += kDotBlock, x += block_stride) {
+    prefetch_codes(rows.data + (row * rows.k + first) / 2 + kAhead);
+    if (first % 1024 == 0) __builtin_prefetch(rows.scales + (row * rows.k + first) / 16 + kAhead / 8, 0, 2);
+    const FixedColumns columns(rows, row, first);
+#pragma GCC unroll 2
+    for (int s = 0; s < kSteps; ++s) sums[s] = add_fixed(columns.step(s), x + s * kStepBytes, sums[s]);
+  }
+  return fold(Fixed::in_order(sums));
+}
+
+constexpr int64_t kFixedTokens = 16;
+
+// `count` rows from `row` on with tokens.count <= kFixedTokens tokens: out[t * stride + r].
+inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const DotTokens& tokens, float* out,
+                       int64_t stride) {
+  alignas(64) Fixed::Floats kept[kDotRowBlock][kFixedTokens][kSteps];
+  const int64_t row_bytes = rows.k / 2;
+  for (int64_t first = 0; first < rows.k; first += kDotBlock) {
+    const int64_t at = first / kDotBlock * tokens.block_stride;
+    // Two blocks on, or the next tile's first two.
+    const int64_t ahead = kDotBlock + (first + 2 * kDotBlock < rows.k ? 0 : (count - 1) * row_bytes);
+    for (int64_t r = 0; r < count; ++r) {
+      prefetch_codes(rows.data + (row + r) * row_bytes + first / 2 + ahead);
+      const FixedColumns columns(rows, row + r, first);
+#pragma GCC unroll 2
+      for (int s = 0; s < kSteps; ++s) {
+        const FixedWeights weights = columns.step(s);
+        for (int64_t t = 0; t < tokens.count; ++t) {
+          Fixed::Floats& sums = kept[r][t][s];
+          sums = add_fixed(weights, tokens.x[t] + at + s * kStepBytes, first == 0 ? Fixed::Floats{} : sums);
+        }
+      }
+    }
+  }
+  for (int64_t t = 0; t < tokens.count; ++t) {
+    for (int64_t r = 0; r < count; ++r) out[t * stride + r] = fold(Fixed::in_order(kept[r][t]));
+  }
+}
+
+void fixed_dot(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
+  if (tokens.count == 1) {
+    for (int64_t r = 0; r < rows.rows; ++r) out[r] = fixed_row(rows, r, tokens.x[0], tokens.block_stride);
+    return;
+  }
+  for (int64_t t = 0; t < tokens.count; t += kFixedTokens) {
+    const int64_t count = tokens.count - t < kFixedTokens ? tokens.count - t : kFixedTokens;
+    const DotTokens some{tokens.form, tokens.x + t, count, tokens.block_stride};
+    for (int64_t row = 0; row < rows.rows; row += kDotRowBlock) {
+      const int64_t left = rows.rows - row < kDotRowBlock ? rows.rows - row : kDotRowBlock;
+      fixed_tile(rows, row, left, some, out + t * stride + row, stride);
+    }
+  }
+}
+
+// A block of sixteen activations into its lane of a step.
+inline void fix_block(const uint16_t* from, int block, std::byte* step) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  const __m128i low = _mm256_castsi256_si128(bits), high = _mm256_extracti128_si256(bits, 1);
+  const __m128i magnitude = _mm_set1_epi16(0x7fff);
+  const __m128i largest = _mm_max_epi16(_mm_and_si128(low, magnitude), _mm_and_si128(high, magnitude));
+  const int smallest_distance = _mm_extract_epi16(_mm_minpos_epu16(_mm_sub_epi16(magnitude, largest)), 0);
+  const int exponent = 0x7fff - smallest_distance >= 21 << 7 ? (0x7fff - smallest_distance) >> 7 : 21;  // biased by 127
+  const auto power = [](int biased) { return __builtin_bit_cast(float, biased << 23); };
+  const __m256 factor = _mm256_set1_ps(power(275 - exponent));  // 1 / g
+  const auto widened = [](__m128i half) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+  };
+  const __m256i half[2] = {_mm256_cvtps_epi32(_mm256_mul_ps(widened(low), factor)),
+                           _mm256_cvtps_epi32(_mm256_mul_ps(widened(high), factor))};
+  // Biased, every byte is a digit from 0 to 255; without its top bit's weight, from -128 to 127.
+  const __m256i bias = _mm256_set1_epi32(0x808080);
+  const __m256i columns = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+  const __m256i bytes =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const int lane = block % (Fixed::kBlocks / 2) / 2 * 4 + block / (Fixed::kBlocks / 2) * 2 + block % 2;
+  std::byte* to = step + 4 * lane;
+  for (int h = 0; h < 2; ++h) {
+    const __m256i digits = _mm256_xor_si256(_mm256_add_epi32(half[h], bias), bias);
+    alignas(32) std::byte words[2][16];  // of even and odd columns: four of byte 0, 1, 2
+    _mm256_store_si256(reinterpret_cast<__m256i*>(words),
+                       _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(digits, columns), bytes));
+    for (int b = 0; b < 3; ++b) {
+      std::memcpy(to + (6 * h + b) * kRegister, words[0] + 4 * b, 4);
+      std::memcpy(to + (6 * h + 3 + b) * kRegister, words[1] + 4 * b, 4);
+    }
+  }
+  const __m256i eight = _mm256_add_epi32(half[0], half[1]);
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  const auto sum = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1))));
+  const uint32_t correction = -12u * sum;
+  const float grid = exponent == 255 ? __builtin_nanf("") : power(exponent - 14);
+  std::memcpy(to + 12 * kRegister, &correction, 4);
+  std::memcpy(to + 13 * kRegister, &grid, 4);
+}
+
+// k: a multiple of 16.
+void fix(const uint16_t* x, int64_t k, std::byte* out, int64_t block_stride) {
+  constexpr uint16_t kZeros[16] = {};
+  for (int64_t first = 0; first < k; first += kDotBlock, out += block_stride) {
+    for (int block = 0; block < kDotBlock / 16; ++block) {
+      const int64_t at = first + block * 16;
+      fix_block(at < k ? x + at : kZeros, block % Fixed::kBlocks, out + block / Fixed::kBlocks * kStepBytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace assay::ops
