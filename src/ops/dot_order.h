@@ -17,7 +17,8 @@
 //   g = 2^(e - 21)                   2^e the power of two in the block's largest |x|, e at least -106
 //   S = sum 2 code_k * q_k           q_k = x_k / g to the nearest even integer, |q| < 2^22
 //   16 fp32 lanes start at +0; lane l adds float(S) * (block scale * g / 2) of the blocks l, l + 16, l + 32, ...
-//   The lanes are folded as above. A block with an infinity or a NaN is NaN.
+//   The lanes are folded as above.
+//   Infinities of a block count as q = 1 or -1, its other x as 0, and g as infinity; with a NaN g is NaN.
 // An x of at least 2^-14 times 2^e enters exactly, a smaller one with an error of at most g / 2, 2^-22 times 2^e.
 #pragma once
 

@@ -176,15 +176,27 @@ inline void fix_block(const uint16_t* from, int block, std::byte* step) {
   const __m128i low = _mm256_castsi256_si128(bits), high = _mm256_extracti128_si256(bits, 1);
   const __m128i magnitude = _mm_set1_epi16(0x7fff);
   const __m128i largest = _mm_max_epi16(_mm_and_si128(low, magnitude), _mm_and_si128(high, magnitude));
-  const int smallest_distance = _mm_extract_epi16(_mm_minpos_epu16(_mm_sub_epi16(magnitude, largest)), 0);
-  const int exponent = 0x7fff - smallest_distance >= 21 << 7 ? (0x7fff - smallest_distance) >> 7 : 21;  // biased by 127
+  const int distance = _mm_extract_epi16(_mm_minpos_epu16(_mm_sub_epi16(magnitude, largest)), 0);
+  const int top = 0x7fff - distance, exponent = top >= 21 << 7 ? top >> 7 : 21;  // biased by 127
   const auto power = [](int biased) { return __builtin_bit_cast(float, biased << 23); };
   const __m256 factor = _mm256_set1_ps(power(275 - exponent));  // 1 / g
   const auto widened = [](__m128i half) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
   };
-  const __m256i half[2] = {_mm256_cvtps_epi32(_mm256_mul_ps(widened(low), factor)),
-                           _mm256_cvtps_epi32(_mm256_mul_ps(widened(high), factor))};
+  __m256i half[2] = {_mm256_cvtps_epi32(_mm256_mul_ps(widened(low), factor)),
+                     _mm256_cvtps_epi32(_mm256_mul_ps(widened(high), factor))};
+  float grid = power(exponent - 14);
+  constexpr int kInfinity = 0x7f80;
+  if (top >= kInfinity) [[unlikely]] {
+    const auto signs = [&](__m128i part) {
+      const __m128i infinite = _mm_cmpeq_epi16(_mm_and_si128(part, magnitude), _mm_set1_epi16(kInfinity));
+      const __m128i sign = _mm_or_si128(_mm_srai_epi16(part, 15), _mm_set1_epi16(1));
+      return _mm256_cvtepi16_epi32(_mm_and_si128(infinite, sign));
+    };
+    half[0] = signs(low);
+    half[1] = signs(high);
+    grid = top > kInfinity ? __builtin_nanf("") : __builtin_inff();
+  }
   // Biased, every byte is a digit from 0 to 255; without its top bit's weight, from -128 to 127.
   const __m256i bias = _mm256_set1_epi32(0x808080);
   const __m256i columns = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
@@ -207,7 +219,6 @@ inline void fix_block(const uint16_t* from, int block, std::byte* step) {
   const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
   const auto sum = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1))));
   const uint32_t correction = -12u * sum;
-  const float grid = exponent == 255 ? __builtin_nanf("") : power(exponent - 14);
   std::memcpy(to + 12 * kRegister, &correction, 4);
   std::memcpy(to + 13 * kRegister, &grid, 4);
 }

@@ -179,16 +179,21 @@ void dot_fixed_row(const EncodedMatrix& matrix, int64_t row, std::span<const std
 // q = round(x / g), and g: dot_order.h.
 template <class T>
 void fix_block(const T* x, FixedBlock& block) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   float largest = 0;
-  bool finite = true;
+  bool nan = false;
   for (int i = 0; i < 16; ++i) {
     const float magnitude = std::abs(cpu::to_float(x[i]));
-    finite &= magnitude < std::numeric_limits<float>::infinity();
+    nan |= std::isnan(magnitude);
     largest = std::max(largest, magnitude);
   }
-  if (!finite) {
-    block = {};
-    block.half_grid = std::numeric_limits<float>::quiet_NaN();
+  if (nan || largest == kInfinity) {
+    for (int i = 0; i < 16; ++i) {
+      const float value = cpu::to_float(x[i]);
+      block.high[i] = 0;
+      block.low[i] = static_cast<int16_t>(value == kInfinity ? 1 : value == -kInfinity ? -1 : 0);
+    }
+    block.half_grid = nan ? std::numeric_limits<float>::quiet_NaN() : kInfinity;
     return;
   }
   const double grid = fixed_grid(largest);

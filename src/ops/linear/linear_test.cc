@@ -284,6 +284,35 @@ TEST(Linear, SurvivesAdversarialMagnitudes) {
   }
 }
 
+// Infinite and NaN inputs give what the formula gives: infinities by the signs of weights, NaN where a weight is zero
+// or infinities cancel.
+TEST(Linear, InputsThatAreNotFiniteShow) {
+  Random random(8);
+  for (WF format : {WF::kBf16, WF::kNvfp4}) {
+    Cpu cpu;
+    const WeightId id = cpu.weights().add(testing::random_matrix(random, format, 70, 288));
+    Tensor x(DType::kBf16, 4, 288);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    x.fill([&](int64_t t, int64_t k) {
+      if (k == 37 && t < 2) return t == 0 ? kInfinity : -kInfinity;
+      if (t == 2 && (k == 5 || k == 250)) return kInfinity;
+      if (t == 3 && k == 100) return std::nanf("");
+      return random.normal();
+    });
+    const LinearDesc desc = make_desc(70, 288, format, DType::kBf16, DType::kF32);
+    const Tensor expected = run(cpu, "reference", desc, id, x);
+    for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
+      const Tensor y = run(cpu, row, desc, id, x);
+      for (int64_t t = 0; t < 4; ++t) {
+        for (int64_t n = 0; n < 70; ++n) {
+          const double got = y.at(t, n), wanted = expected.at(t, n);
+          ASSERT_TRUE(got == wanted || (std::isnan(got) && std::isnan(wanted))) << row << " t=" << t << " n=" << n;
+        }
+      }
+    }
+  }
+}
+
 TEST(Linear, ResidualMayBeTheOutput) {
   Random random(7);
   const LinearDesc desc = make_desc(64, 32, WF::kBf16, DType::kBf16, DType::kBf16);
