@@ -255,8 +255,7 @@ inline double ulp(DType dtype, double value) {
 
 // How far an fp32 dot product over k in an order of a CPU row may be from the exact one. dot_order.h, fused or not, and
 // pairs: a product is rounded once and then passes through ceil(k / 16) sums of its lane and 4 folds; one more rounding
-// for a global scale. Octets: 8 sums within an octet, one a step of 128 columns, 4 folds and the scale. Fixed blocks: a
-// block's sum, its product, ceil(k / 256) sums of its lane, 4 folds and the scale: fewer than octets.
+// for a global scale. Octets: 8 sums within one, one a step of 128 columns, 4 folds and the scale; fixed blocks fewer.
 inline double dot_error_bound(int64_t k, double sum_of_magnitudes) {
   const int64_t lanes = (k + 15) / 16 + 6, octets = 8 + (k + 127) / 128 + 5;
   return static_cast<double>(std::max(lanes, octets)) * 0x1p-24 * sum_of_magnitudes;
