@@ -18,6 +18,7 @@ using numeric::WeightFormat;
 
 using cpu::F4;
 using cpu::F8;
+using cpu::I4;
 using Word2 [[gnu::vector_size(16)]] = uint64_t;
 
 constexpr int64_t kDirectTokens = 4;  // up to these, widening bf16 again for each costs less than a decoded copy
@@ -125,7 +126,7 @@ constexpr auto kIntegerPairs = [] {
   return pairs;
 }();
 
-// A row's weights in blocks of sixteen.
+// A row's weights in blocks of sixteen, four blocks together; zeros behind the last.
 struct IntegerRow {
   int16_t weights[kChunk];
   float scales[kChunk / kDotLanes];
@@ -138,47 +139,71 @@ struct IntegerRow {
       std::memcpy(weights + 2 * i, &kIntegerPairs[static_cast<uint8_t>(codes[i])], sizeof(uint32_t));
     }
     for (int64_t b = 0; b < blocks; ++b) scales[b] = kScales[static_cast<uint8_t>(scale[b])];
+    for (int64_t b = blocks; b % kFixedGroup != 0; ++b) {
+      std::fill_n(weights + b * kDotLanes, kDotLanes, int16_t{0});
+      scales[b] = 0;
+    }
   }
 };
 
-int32_t dot_block(const int16_t* weights, const int16_t* x) {
-  int32_t sum = 0;
-  for (int i = 0; i < 16; ++i) sum += weights[i] * x[i];
-  return sum;
+using I16x8 [[gnu::vector_size(16)]] = int16_t;
+
+// Lane l: the products of elements 2 l and 2 l + 1, added.
+I4 multiply_pairs(const int16_t* a, const int16_t* b) {
+  const auto x = load_unaligned<I16x8>(a), y = load_unaligned<I16x8>(b);
+#if defined(__SSE2__)
+  return reinterpret_cast<I4>(_mm_madd_epi16(reinterpret_cast<__m128i>(x), reinterpret_cast<__m128i>(y)));
+#else
+  I4 sums;
+  for (int l = 0; l < 4; ++l) sums[l] = x[2 * l] * y[2 * l] + x[2 * l + 1] * y[2 * l + 1];
+  return sums;
+#endif
 }
 
-// Block b to lane b: up to sixteen blocks from a multiple of sixteen on.
-void add_blocks(const int16_t* weights, const float* scales, const FixedBlock* x, int64_t blocks, float* lanes) {
-  for (int64_t b = 0; b < blocks; ++b) {
+// The sums of four blocks, one a lane.
+F4 dot_blocks(const int16_t* weights, const FixedBlocks& x) {
+  I4 sums[kFixedGroup];
+#pragma GCC unroll 4
+  for (int b = 0; b < kFixedGroup; ++b) {
     const int16_t* block = weights + b * kDotLanes;
-    const int32_t sum = 2048 * dot_block(block, x[b].high) + dot_block(block, x[b].low);
-    lanes[b] += static_cast<float>(sum) * (scales[b] * x[b].half_grid);
+    const I4 high = multiply_pairs(block, x.high[b]) + multiply_pairs(block + 8, x.high[b] + 8);
+    const I4 low = multiply_pairs(block, x.low[b]) + multiply_pairs(block + 8, x.low[b] + 8);
+    sums[b] = (high << 11) + low;
   }
+  const auto half = [](I4 a, I4 b) {
+    return __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  };
+  const I4 front = half(sums[0], sums[1]), back = half(sums[2], sums[3]);
+  return __builtin_convertvector(
+      __builtin_shufflevector(front, back, 0, 1, 4, 5) + __builtin_shufflevector(front, back, 2, 3, 6, 7), F4);
 }
 
 // One row with tokens of fixed blocks: out[t * stride].
 void dot_fixed_row(const EncodedMatrix& matrix, int64_t row, std::span<const std::byte* const> tokens, float* out,
                    int64_t stride) {
   IntegerRow weights;
-  Lanes sums[kTokenTile] = {};
+  F4 sums[kTokenTile][kFixedGroup] = {};  // block b in lane b modulo 16
   for (int64_t first = 0; first < matrix.cols; first += kChunk) {
     const int64_t blocks = std::min(kChunk, matrix.cols - first) / kDotLanes;
     weights.decode(matrix, row, first, blocks);
     for (size_t t = 0; t < tokens.size(); ++t) {
-      const auto* x = reinterpret_cast<const FixedBlock*>(tokens[t]) + first / kDotLanes;
-      for (int64_t b = 0; b < blocks; b += kDotLanes) {
-        add_blocks(weights.weights + b * kDotLanes, weights.scales + b, x + b, std::min(kDotLanes, blocks - b),
-                   reinterpret_cast<float*>(&sums[t]));
+      const auto* x = reinterpret_cast<const FixedBlocks*>(tokens[t]) + first / kDotLanes / kFixedGroup;
+      for (int64_t b = 0; b < blocks; b += kFixedGroup, ++x) {
+        sums[t][b / kFixedGroup % kFixedGroup] += dot_blocks(weights.weights + b * kDotLanes, *x) *
+                                                  (cpu::load4(weights.scales + b) * cpu::load4(x->half_grid));
       }
     }
   }
   const float scale = global_scale(matrix);
-  for (size_t t = 0; t < tokens.size(); ++t, out += stride) *out = fold(sums[t]) * scale;
+  for (size_t t = 0; t < tokens.size(); ++t, out += stride) {
+    *out = fold({{{sums[t][0], sums[t][1]}, {sums[t][2], sums[t][3]}}}) * scale;
+  }
 }
 
 // q = round(x / g), and g: dot_order.h.
 template <class T>
-void fix_block(const T* x, FixedBlock& block) {
+void fix_block(const T* x, FixedBlocks& blocks, int64_t b) {
+  int16_t *high = blocks.high[b], *low = blocks.low[b];
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   float largest = 0;
   bool nan = false;
@@ -190,20 +215,20 @@ void fix_block(const T* x, FixedBlock& block) {
   if (nan || largest == kInfinity) {
     for (int i = 0; i < 16; ++i) {
       const float value = cpu::to_float(x[i]);
-      block.high[i] = 0;
-      block.low[i] = static_cast<int16_t>(value == kInfinity ? 1 : value == -kInfinity ? -1 : 0);
+      high[i] = 0;
+      low[i] = static_cast<int16_t>(value == kInfinity ? 1 : value == -kInfinity ? -1 : 0);
     }
-    block.half_grid = nan ? std::numeric_limits<float>::quiet_NaN() : kInfinity;
+    blocks.half_grid[b] = nan ? std::numeric_limits<float>::quiet_NaN() : kInfinity;
     return;
   }
   const double grid = fixed_grid(largest);
   const auto inverse = static_cast<float>(1 / grid);
   for (int i = 0; i < 16; ++i) {
     const auto q = static_cast<int32_t>(std::lrint(cpu::to_float(x[i]) * inverse));
-    block.high[i] = static_cast<int16_t>(q >> 11);
-    block.low[i] = static_cast<int16_t>(q & 2047);
+    high[i] = static_cast<int16_t>(q >> 11);
+    low[i] = static_cast<int16_t>(q & 2047);
   }
-  block.half_grid = static_cast<float>(grid / 2);
+  blocks.half_grid[b] = static_cast<float>(grid / 2);
 }
 
 template <class T>
@@ -286,8 +311,11 @@ void Tokens::prepare(const device::ConstView& x, int64_t tokens, std::byte* out)
         widen(from, k, reinterpret_cast<float*>(out));
         continue;
       }
-      auto* blocks = reinterpret_cast<FixedBlock*>(out);
-      for (int64_t b = 0; b < k / kDotLanes; ++b) fix_block(from + b * kDotLanes, blocks[b]);
+      auto* blocks = reinterpret_cast<FixedBlocks*>(out);
+      blocks[fixed_groups(k) - 1] = {};
+      for (int64_t b = 0; b < k / kDotLanes; ++b) {
+        fix_block(from + b * kDotLanes, blocks[b / kFixedGroup], b % kFixedGroup);
+      }
     }
   });
 }

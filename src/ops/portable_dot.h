@@ -32,11 +32,14 @@ inline float global_scale(const numeric::EncodedMatrix& matrix) {
   return matrix.format == numeric::WeightFormat::kNvfp4 ? matrix.global_scale : 1.0f;
 }
 
-// A block of sixteen activations in fixed point: q = 2048 high + low.
-struct FixedBlock {
-  int16_t low[16];
-  int16_t high[16];
-  float half_grid;
+inline constexpr int64_t kFixedGroup = 4;
+constexpr int64_t fixed_groups(int64_t k) { return (k / kDotLanes + kFixedGroup - 1) / kFixedGroup; }
+
+// Four blocks of sixteen activations in fixed point, q = 2048 high + low; zeros behind the last block of a token.
+struct FixedBlocks {
+  int16_t low[kFixedGroup][kDotLanes];
+  int16_t high[kFixedGroup][kDotLanes];
+  float half_grid[kFixedGroup];
 };
 
 // Activations as dot_rows wants them: fixed blocks, or dot_padded(k) floats, zero from k on.
@@ -47,7 +50,7 @@ struct Tokens {
   Tokens(numeric::WeightFormat format, DType activation, int64_t columns)
       : fixed(dot_fixed(format, activation)), k(columns) {}
   int64_t bytes() const {
-    return fixed ? k / kDotLanes * static_cast<int64_t>(sizeof(FixedBlock))
+    return fixed ? fixed_groups(k) * static_cast<int64_t>(sizeof(FixedBlocks))
                  : dot_padded(k) * static_cast<int64_t>(sizeof(float));
   }
   size_t bytes(int64_t tokens) const { return static_cast<size_t>(tokens * bytes()); }

@@ -1,6 +1,6 @@
 // linear, the definition: for one output after the other the fp64 sum over k of x * W, W decoded from the file's bytes.
 // NVFP4: code * block scale is exact in a double; the global scale multiplies the sum. A row is decoded once for a
-// block of tokens; four sums run at once, each by itself, since an addition waits for the one before it.
+// block of tokens.
 #include <algorithm>
 
 #include "numeric/decode.h"
@@ -37,9 +37,7 @@ class LinearReference : public Plan<LinearOp::Args> {
       for (size_t m = 0; m < matrices_.size(); ++m) {
         for (int64_t row = 0; row < matrices_[m].rows; ++row, ++n) {
           numeric::decode_row(matrices_[m], row, weights);
-          int32_t t = 0;
-          for (; t + 4 <= count; t += 4) outputs<4>(args, first + t, n, inputs + t * desc_.k, weights, scales_[m]);
-          for (; t < count; ++t) outputs<1>(args, first + t, n, inputs + t * desc_.k, weights, scales_[m]);
+          for (int32_t t = 0; t < count; ++t) output(args, first + t, n, inputs + t * desc_.k, weights, scales_[m]);
         }
       }
     }
@@ -48,18 +46,13 @@ class LinearReference : public Plan<LinearOp::Args> {
  private:
   static constexpr int32_t kBlock = 64;
 
-  template <int T>
-  void outputs(const LinearOp::Args& args, int32_t first, int64_t n, const double* x, const double* weights,
-               double scale) const {
-    double sums[T] = {};
-    for (int64_t k = 0; k < desc_.k; ++k) {
-      for (int t = 0; t < T; ++t) sums[t] += x[t * desc_.k + k] * weights[k];
-    }
-    for (int t = 0; t < T; ++t) {
-      double value = reference::round_to(desc_.output, sums[t] * scale);
-      if (args.residual) value += reference::load(args.residual, first + t, n);
-      reference::store(args.y, first + t, n, value);
-    }
+  void output(const LinearOp::Args& args, int32_t token, int64_t n, const double* x, const double* weights,
+              double scale) const {
+    double sum = 0;
+    for (int64_t k = 0; k < desc_.k; ++k) sum += x[k] * weights[k];
+    double value = reference::round_to(desc_.output, sum * scale);
+    if (args.residual) value += reference::load(args.residual, token, n);
+    reference::store(args.y, token, n, value);
   }
 
   LinearDesc desc_;
