@@ -166,7 +166,7 @@ struct Child {
   _exit(found.empty() ? 0 : 1);
 }
 
-std::string quoted(const std::string& text) {
+std::string json_string(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -193,7 +193,7 @@ void report(const Child& child, int status) {
     if (colon != std::string::npos) by = said.substr(0, colon), where = said.substr(std::min(colon + 2, said.size()));
   }
   fmt::print("{{\"mutant\": {}, \"verdict\": \"{}\", \"by\": \"{}\", \"where\": {}, \"ms\": {}}}\n", child.id, verdict,
-             by, quoted(where), (now_us() - child.started) / 1000);
+             by, json_string(where), (now_us() - child.started) / 1000);
   std::fflush(stdout);
   close(child.pipe);
   munmap(child.reached, sizeof(bool));
