@@ -35,8 +35,8 @@ struct MemoryFit {
   int32_t context_tokens = 0;
   int32_t sequences = 0;
   int32_t page_count = 0;
-  int32_t state_slots = 0;           // slots_per_sequence for each
-  std::vector<std::string> changes;  // what is less than was asked for, and why; a line each
+  int32_t state_slots = 0;             // slots_per_sequence for each
+  std::vector<std::string> changes{};  // what is less than was asked for, and why; a line each
 };
 
 // Order of precedence: weights and workspaces; one sequence; then state slots, up to half of what is left, then pages.

@@ -333,7 +333,7 @@ class Loader {
 
   Result<void> make_plans() {
     // The proof has packed weights for rows that were not chosen, and may have chosen other rows than the first.
-    ASSAY_ASSIGN(const PackingList weights, packing_list(parts_, options_));
+    ASSAY_ASSIGN(const PackingList weights, packing_list(parts_));
     parts_.weights->keep_only(weights);
     write_ledger(parts_, options_, weights);
     ops::MakeContext context{parts_.device->caps(), *parts_.weights, *parts_.selector};

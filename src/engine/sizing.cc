@@ -46,7 +46,7 @@ void set_allowed(Ledger& ledger, const MemoryWishes& wishes, device::Backend bac
 Result<void> size_parts(EngineParts& parts, const LoadOptions& options) {
   EngineLimits& limits = parts.limits;
   limits = wanted_limits(parts, options);
-  ASSAY_ASSIGN(const PackingList weights, packing_list(parts, options));
+  ASSAY_ASSIGN(const PackingList weights, packing_list(parts));
   const device::DeviceCaps& caps = parts.device->caps();
   const MemoryWishes wishes{.memory_bytes = static_cast<int64_t>(caps.memory_bytes),
                             .utilization = options.memory_utilization,
@@ -73,7 +73,7 @@ Result<void> size_parts(EngineParts& parts, const LoadOptions& options) {
   return {};
 }
 
-Result<PackingList> packing_list(const EngineParts& parts, const LoadOptions& options) {
+Result<PackingList> packing_list(const EngineParts& parts) {
   PackingList list(*parts.weights);
   ops::Selector dry = *parts.selector;  // what is asked here is no choice yet
   ops::MakeContext context{parts.device->caps(), list, dry};

@@ -21,7 +21,7 @@ inline constexpr int32_t kPageTokens = 64;
 Result<void> size_parts(EngineParts& parts, const LoadOptions& options);
 
 // The weights of the rows that are chosen as things stand, in their layouts.
-Result<PackingList> packing_list(const EngineParts& parts, const LoadOptions& options);
+Result<PackingList> packing_list(const EngineParts& parts);
 
 // The ledger's lines for these weights and the limits as they are.
 void write_ledger(EngineParts& parts, const LoadOptions& options, const PackingList& weights);

@@ -36,8 +36,12 @@ TEST(Limits, ReadsReadEverything) {
   while (reinterpret_cast<uintptr_t>(data) % 64 != 0) ++data;
   data[1024] = std::byte{5};
   EXPECT_NE(read_portable(data, 4096), 0u);
-  if (cpu.avx2) EXPECT_NE(read_avx2(data, 4096), 0u);
-  if (cpu.avx512) EXPECT_NE(read_avx512(data, 4096), 0u);
+  if (cpu.avx2) {
+    EXPECT_NE(read_avx2(data, 4096), 0u);
+  }
+  if (cpu.avx512) {
+    EXPECT_NE(read_avx512(data, 4096), 0u);
+  }
 }
 
 }  // namespace
