@@ -182,7 +182,8 @@ F4 dot_blocks(const int16_t* weights, const FixedBlocks& x) {
 void dot_fixed_row(const EncodedMatrix& matrix, int64_t row, std::span<const std::byte* const> tokens, float* out,
                    int64_t stride) {
   IntegerRow weights;
-  F4 sums[kTokenTile][kFixedGroup] = {};  // block b in lane b modulo 16
+  F4 sums[kTokenTile][kFixedGroup];  // block b in lane b modulo 16
+  for (size_t t = 0; t < tokens.size(); ++t) std::fill_n(sums[t], kFixedGroup, F4{});
   for (int64_t first = 0; first < matrix.cols; first += kChunk) {
     const int64_t blocks = std::min(kChunk, matrix.cols - first) / kDotLanes;
     weights.decode(matrix, row, first, blocks);
