@@ -145,15 +145,16 @@ TEST(Loop, ServesManyThreads) {
   EXPECT_LE(cancelled, kThreads * kRequests / 5);
 }
 
-// Collects a step when the test lets it.
+// Collects a step when the test lets it, and says that one waits to be collected.
 class GatedEngine : public FakeEngine {
  public:
   using FakeEngine::FakeEngine;
   const engine::StepResult& collect() override {
+    waiting.release();
     gate.acquire();
     return FakeEngine::collect();
   }
-  std::counting_semaphore<> gate{0};
+  std::counting_semaphore<> waiting{0}, gate{0};
 };
 
 // The sink cancels its own request while a step is in flight: the token of that step is the last.
@@ -161,14 +162,19 @@ TEST(Loop, ACancelledRequestIsInNoStepAfterThoseInFlight) {
   class CancellingSink : public RecordingSink {
    public:
     void on_token(const TokenEvent& event) override {
-      if (event.index == 4) loop->cancel(1);
+      if (event.index == 4) {
+        for (int step = 0; step < 6; ++step) engine->waiting.acquire();
+        loop->cancel(1);
+      }
       RecordingSink::on_token(event);
     }
+    GatedEngine* engine = nullptr;
     Loop* loop = nullptr;
   };
   GatedEngine engine(FakeOptions{});
   const auto sink = std::make_shared<CancellingSink>();
   Loop loop(engine, {});
+  sink->engine = &engine;
   sink->loop = &loop;
   ASSERT_EQ(*loop.submit(request_of({1, 2}, 0), sink), 1u);
   engine.gate.release(5);
