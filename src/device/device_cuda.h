@@ -33,6 +33,10 @@ GpuReport find_gpus();
 // "driver CUDA 12.4, runtime CUDA 12.2": the newest CUDA that the driver knows, and what this program is linked with.
 std::string cuda_versions();
 
+// Whether ASSAY_CUDA_SYNC=1 is in the environment, for looking into a fault: no step runs from a graph, and each launch
+// is waited for, so that what fails is the kernel, op and layer that the message names.
+bool synchronous();
+
 // One stream; upload, download and fill are ordered after what was enqueued on it. Errors: kUnsupported without driver,
 // GPU or SASS for it, naming what is missing; kInvalidArgument for an index that does not exist.
 Result<std::unique_ptr<Device>> make_cuda_device(int index);

@@ -1,6 +1,4 @@
 // Launching kernels with every error checked and named.
-//
-// ASSAY_CUDA_SYNC=1 in the environment waits after each launch, so that a fault is reported at the kernel that made it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,12 +15,9 @@ namespace assay::cuda {
 // CHECKs, naming `what`; prints the op trace.
 void check(cudaError_t status, const char* what);
 
-// Whether to wait after each launch.
-bool synchronous();
-
 inline cudaStream_t raw(const device::Stream& stream) { return static_cast<cudaStream_t>(stream.handle); }
 
-// Checks the launch, and in synchronous mode (outside graph capture) its execution.
+// Checks the launch; outside graph capture, where device::synchronous(), its execution too.
 void finish_launch(const char* kernel, cudaStream_t stream);
 
 enum class Start : uint8_t {

@@ -1,9 +1,8 @@
 #include <atomic>
-#include <cstdlib>
-#include <string_view>
 
 #include "backend/cuda/launch.h"
 #include "backend/cuda/launch_count_cuda.h"
+#include "device/device_cuda.h"
 
 namespace assay::cuda {
 namespace {
@@ -18,18 +17,10 @@ void check(cudaError_t status, const char* what) {
   CHECK(status == cudaSuccess, "CUDA: {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-bool synchronous() {
-  static const bool value = [] {
-    const char* text = std::getenv("ASSAY_CUDA_SYNC");
-    return text != nullptr && std::string_view(text) == "1";
-  }();
-  return value;
-}
-
 void finish_launch(const char* kernel, cudaStream_t stream) {
   launches.fetch_add(1, std::memory_order_relaxed);
   check(cudaGetLastError(), kernel);
-  if (!synchronous()) return;
+  if (!device::synchronous()) return;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &capturing), kernel);
   if (capturing == cudaStreamCaptureStatusNone) check(cudaStreamSynchronize(stream), kernel);
