@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "backend/cpu/cpu_device.h"
+#include "backend/versions.h"
 #if ASSAY_WITH_CUDA
 #include "device/device_cuda.h"
 #endif
@@ -33,6 +34,17 @@ Result<std::unique_ptr<device::Device>> make_device(const std::string& name, int
     if (failed == std::errc{} && end == name.data() + name.size() && index >= 0) return make_gpu(index);
   }
   return Error{ErrorKind::kInvalidArgument, "unknown device", "--device", name, "cpu, cuda or cuda:INDEX", ""};
+}
+
+std::vector<std::string> describe_machine([[maybe_unused]] device::Backend backend) {
+  std::vector<std::string> lines;
+#if ASSAY_WITH_CUDA
+  if (backend == device::Backend::kCuda) {
+    for (const device::GpuInfo& gpu : device::find_gpus().gpus) lines.push_back(gpu.text());
+    lines.push_back(versions_below(backend));
+  }
+#endif
+  return lines;
 }
 
 }  // namespace assay::backend

@@ -10,6 +10,7 @@ TEST(MakeDevice, MakesTheCpuWithAsManyThreadsAsAsked) {
   ASSERT_TRUE(device.ok());
   EXPECT_EQ((*device)->caps().backend, device::Backend::kCpu);
   EXPECT_EQ((*device)->caps().multiprocessors, 3);
+  EXPECT_TRUE(describe_machine(device::Backend::kCpu).empty());
 }
 
 TEST(MakeDevice, RefusesWhatItDoesNotKnow) {

@@ -140,15 +140,16 @@ bool synchronous() {
   return value;
 }
 
+std::string GpuInfo::text() const {
+  return fmt::format("GPU {}: {}, sm_{}, {:.1f} GiB, {}, {} (built for " ASSAY_CUDA_ARCHS ")", index, name, sm,
+                     static_cast<double>(memory_bytes) / (1 << 30), uuid,
+                     has_code ? "code present" : "no code for it in this build");
+}
+
 std::string GpuReport::text() const {
   if (gpus.empty()) return problem;
   std::string lines;
-  for (const GpuInfo& gpu : gpus) {
-    lines +=
-        fmt::format("{}GPU {}: {}, sm_{}, {:.1f} GiB, {}, {}", lines.empty() ? "" : "\n", gpu.index, gpu.name, gpu.sm,
-                    static_cast<double>(gpu.memory_bytes) / (1 << 30), gpu.uuid,
-                    gpu.has_code ? "code present" : "no code for it in this build (built for " ASSAY_CUDA_ARCHS ")");
-  }
+  for (const GpuInfo& gpu : gpus) lines += (lines.empty() ? "" : "\n") + gpu.text();
   return lines;
 }
 

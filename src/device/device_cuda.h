@@ -17,6 +17,8 @@ struct GpuInfo {
   int sm = 0;  // 90, 120
   size_t memory_bytes = 0;
   bool has_code = false;  // this binary holds SASS for it
+
+  std::string text() const;
 };
 
 struct GpuReport {

@@ -105,6 +105,7 @@ class Loader {
   Result<void> bind() {
     ASSAY_ASSIGN(parts_.device, backend::make_device(options_.device, options_.threads));
     device_ = parts_.device.get();
+    for (const std::string& line : backend::describe_machine(device_->caps().backend)) say(line);
     parts_.link = backend::make_host_link(*parts_.device);
     parts_.weights = std::make_unique<WeightStore>(*parts_.device);
     parts_.selector = std::make_unique<ops::Selector>();
