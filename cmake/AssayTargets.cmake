@@ -38,8 +38,8 @@ include(AssayPrecompiled)
 # undefined values inside its own AVX-512 headers for mistakes.)
 function(assay_isa_flags)
   set(avx2 -mavx2 -mfma -mf16c)
-  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mprefer-vector-width=512
-             -Wno-uninitialized -Wno-maybe-uninitialized)
+  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vnni
+             -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
   foreach(source ${ARGN})
     if(source MATCHES "_kernels_avx512_bf16\\.cc$")
       set(options ${avx512} -mavx512bf16)

@@ -56,7 +56,7 @@ constinit const CpuDot kCpuAvx512{"cpu_avx512",
                                   fixed_avx512,
                                   false,
                                   [](const device::CpuFeatures& cpu) { return cpu.avx512; },
-                                  "the CPU has no AVX-512 with BW, VL, DQ and VBMI"};
+                                  "the CPU has no AVX-512 with BW, VL, DQ, VBMI and VNNI"};
 constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16",
                                       dot_avx512_bf16,
                                       nullptr,

@@ -96,15 +96,14 @@ struct Fixed {
   }
   static Bytes load_bytes(const std::byte* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
   static Floats load(const float* from) { return _mm256_loadu_ps(from); }
-  static Bytes multiply_bytes(Bytes weights, const std::byte* x) {
-    return _mm256_maddubs_epi16(weights, load_bytes(x));
+  static Bytes add_products(Bytes sums, Bytes weights, Bytes x) {
+    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(weights, x));
   }
-  static Bytes add_words(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
-  template <int16_t kFactor>
-  static Bytes add_pairs(Bytes words) {
-    return _mm256_madd_epi16(words, _mm256_set1_epi16(kFactor));
+  template <int kByte>
+  static Bytes lane_sums(Bytes sums) {
+    const Bytes lanes = _mm256_madd_epi16(sums, _mm256_set1_epi16(kByte == 0 ? 1 : 256));
+    return kByte == 2 ? _mm256_slli_epi32(lanes, 8) : lanes;
   }
-  static Bytes times_256(Bytes ints) { return _mm256_slli_epi32(ints, 8); }
   static Bytes add(Bytes a, Bytes b) { return _mm256_add_epi32(a, b); }
   static Floats to_floats(Bytes ints) { return _mm256_cvtepi32_ps(ints); }
   static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }

@@ -70,15 +70,11 @@ struct Fixed {
   }
   static Bytes load_bytes(const std::byte* from) { return _mm512_loadu_si512(from); }
   static Floats load(const float* from) { return _mm512_loadu_ps(from); }
-  static Bytes multiply_bytes(Bytes weights, const std::byte* x) {
-    return _mm512_maddubs_epi16(weights, load_bytes(x));
+  static Bytes add_products(Bytes sums, Bytes weights, Bytes x) { return _mm512_dpbusd_epi32(sums, weights, x); }
+  template <int kByte>
+  static Bytes lane_sums(Bytes sums) {
+    return kByte == 0 ? sums : _mm512_slli_epi32(sums, 8 * kByte);
   }
-  static Bytes add_words(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
-  template <int16_t kFactor>
-  static Bytes add_pairs(Bytes words) {
-    return _mm512_madd_epi16(words, _mm512_set1_epi16(kFactor));
-  }
-  static Bytes times_256(Bytes ints) { return _mm512_slli_epi32(ints, 8); }
   static Bytes add(Bytes a, Bytes b) { return _mm512_add_epi32(a, b); }
   static Floats to_floats(Bytes ints) { return _mm512_cvtepi32_ps(ints); }
   static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }

@@ -5,13 +5,15 @@
 //   deinterleave(codes, even, odd): two registers' worth of memory; its even and its odd 32-bit words, each 128 bits of
 //     the result from the same 128 bits of both
 //   scales(codes): kBlocks valid E4M3 codes times 2^-8, block lane_block(l) in lane l
+//   add_products(sums, weights, x): sums + products of bytes, added up within 32-bit lanes or within their halves
+//   lane_sums<b>(sums): of each lane, times 256^b
 //   in_order(sums): the sixteen lanes of dot_order.h from the sums of kSteps steps
 // Everything here is in an anonymous namespace too, so that each file keeps its own copy.
 //
 // A weight enters as the unsigned byte 2 code + 12, an activation as three signed bytes. A 32-bit lane is one block:
 // four registers of weights (even columns of its first half, odd ones, then those of its second half), whose products
-// with one byte of the activations add up in 16 bits: eight of at most 24 * 128. A token's step is twelve registers of
-// bytes, byte b for weights v at 3 v + b, then one of -12 times a block's sum and one of 2^7 g.
+// with one byte of the activations add up in 16 bits at least: eight of at most 24 * 128. A token's step is twelve
+// registers of bytes, byte b for weights v at 3 v + b, then one of -12 times a block's sum and one of 2^7 g.
 //
 // One token: row after row, prefetched far ahead in the one stream that the matrix is. More: kFixedTokens tokens and
 // kDotRowBlock rows at a time, kDotBlock columns after the other, so that the tokens' columns and the sums stay in L1.
@@ -25,6 +27,7 @@ namespace assay::ops {
 namespace {
 
 constexpr int kSteps = static_cast<int>(kDotBlock / 16) / Fixed::kBlocks;  // of kDotBlock columns
+constexpr int64_t kStepColumns = Fixed::kBlocks * 16;
 constexpr int64_t kRegister = sizeof(Fixed::Bytes);
 constexpr int64_t kStepBytes = 14 * kRegister;
 static_assert(kSteps * kStepBytes == kFixedBlockBytes);
@@ -67,45 +70,36 @@ struct FixedWeights {
   }
 };
 
+// The step of a row that begins with column `first`; zeros behind the row's end.
+inline FixedWeights step_weights(const DotRows& rows, int64_t row, int64_t first) {
+  const std::byte* codes = rows.data + (row * rows.k + first) / 2;
+  const std::byte* scales = rows.scales + (row * rows.k + first) / 16;
+  const int64_t columns = rows.k - first;
+  if (columns >= kStepColumns) return {codes, scales};
+  std::byte padded[kStepColumns / 2 + Fixed::kBlocks] = {};
+  std::memcpy(padded, codes, static_cast<size_t>(columns / 2));
+  std::memcpy(padded + kStepColumns / 2, scales, static_cast<size_t>(columns / 16));
+  return {padded, padded + kStepColumns / 2};
+}
+
 // sums + one step with a token's step at x.
 inline Fixed::Floats add_fixed(const FixedWeights& weights, const std::byte* x, Fixed::Floats sums) {
   const auto byte_sums = [&](int64_t b) {
-    Fixed::Bytes words = Fixed::multiply_bytes(weights.bytes[0], x + b * kRegister);
-#pragma GCC unroll 3
-    for (int64_t v = 1; v < 4; ++v) {
-      words = Fixed::add_words(words, Fixed::multiply_bytes(weights.bytes[v], x + (3 * v + b) * kRegister));
+    Fixed::Bytes products = {};
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < 4; ++v) {
+      products = Fixed::add_products(products, weights.bytes[v], Fixed::load_bytes(x + (3 * v + b) * kRegister));
     }
-    asm("" : "+v"(words));  // one byte after the other: all at once they do not fit the registers
-    return words;
+    asm("" : "+v"(products));  // one byte after the other: all at once they do not fit the registers
+    return products;
   };
-  Fixed::Bytes total = Fixed::times_256(Fixed::add_pairs<256>(byte_sums(2)));
-  total = Fixed::add(total, Fixed::add_pairs<256>(byte_sums(1)));
-  total = Fixed::add(total, Fixed::add_pairs<1>(byte_sums(0)));
+  Fixed::Bytes total = Fixed::lane_sums<2>(byte_sums(2));
+  total = Fixed::add(total, Fixed::lane_sums<1>(byte_sums(1)));
+  total = Fixed::add(total, Fixed::lane_sums<0>(byte_sums(0)));
   total = Fixed::add(total, Fixed::load_bytes(x + 12 * kRegister));
   const Fixed::Floats grid = Fixed::load(reinterpret_cast<const float*>(x + 13 * kRegister));
   return Fixed::add(sums, Fixed::multiply(Fixed::to_floats(total), Fixed::multiply(weights.scales, grid)));
 }
-
-// Codes and scales of kDotBlock columns of a row; zeros behind its end.
-class FixedColumns {
- public:
-  FixedColumns(const DotRows& rows, int64_t row, int64_t first)
-      : codes_(rows.data + (row * rows.k + first) / 2), scales_(rows.scales + (row * rows.k + first) / 16) {
-    const int64_t columns = rows.k - first;
-    if (columns >= kDotBlock) return;
-    std::memset(padded_, 0, sizeof(padded_));
-    std::memcpy(padded_, codes_, static_cast<size_t>(columns / 2));
-    std::memcpy(padded_ + kDotBlock / 2, scales_, static_cast<size_t>(columns / 16));
-    codes_ = padded_;
-    scales_ = padded_ + kDotBlock / 2;
-  }
-  FixedWeights step(int64_t s) const { return {codes_ + s * Fixed::kBlocks * 8, scales_ + s * Fixed::kBlocks}; }
-
- private:
-  const std::byte* codes_;
-  const std::byte* scales_;
-  std::byte padded_[kDotBlock / 2 + kDotBlock / 16];
-};
 
 // The codes of kDotBlock columns, 128 bytes at any address.
 inline void prefetch_codes(const std::byte* codes) {
@@ -115,13 +109,21 @@ inline void prefetch_codes(const std::byte* codes) {
 
 inline float fixed_row(const DotRows& rows, int64_t row, const std::byte* x, int64_t block_stride) {
   constexpr int64_t kAhead = 4096;
+  const std::byte* codes = rows.data + row * rows.k / 2;
+  const std::byte* scales = rows.scales + row * rows.k / 16;
   Fixed::Floats sums[kSteps] = {};
-  for (int64_t first = 0; first < rows.k; first += kDotBlock, x += block_stride) {
-    prefetch_codes(rows.data + (row * rows.k + first) / 2 + kAhead);
-    if (first % 1024 == 0) __builtin_prefetch(rows.scales + (row * rows.k + first) / 16 + kAhead / 8, 0, 2);
-    const FixedColumns columns(rows, row, first);
+  int64_t first = 0;
+  for (; first + kDotBlock <= rows.k; first += kDotBlock, x += block_stride) {
+    prefetch_codes(codes + first / 2 + kAhead);
+    if (first % 1024 == 0) __builtin_prefetch(scales + first / 16 + kAhead / 8, 0, 2);
 #pragma GCC unroll 2
-    for (int s = 0; s < kSteps; ++s) sums[s] = add_fixed(columns.step(s), x + s * kStepBytes, sums[s]);
+    for (int s = 0; s < kSteps; ++s) {
+      const int64_t column = first + s * kStepColumns;
+      sums[s] = add_fixed({codes + column / 2, scales + column / 16}, x + s * kStepBytes, sums[s]);
+    }
+  }
+  for (int s = 0; first + s * kStepColumns < rows.k; ++s) {
+    sums[s] = add_fixed(step_weights(rows, row, first + s * kStepColumns), x + s * kStepBytes, sums[s]);
   }
   return fold(Fixed::in_order(sums));
 }
@@ -132,6 +134,7 @@ constexpr int64_t kFixedTokens = 16;
 inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const DotTokens& tokens, float* out,
                        int64_t stride) {
   alignas(64) Fixed::Floats kept[kDotRowBlock][kFixedTokens][kSteps];
+  if (rows.k <= kDotBlock - kStepColumns) std::memset(kept, 0, sizeof(kept));  // of steps that there are not
   const int64_t row_bytes = rows.k / 2;
   for (int64_t first = 0; first < rows.k; first += kDotBlock) {
     const int64_t at = first / kDotBlock * tokens.block_stride;
@@ -139,10 +142,9 @@ inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const Do
     const int64_t ahead = kDotBlock + (first + 2 * kDotBlock < rows.k ? 0 : (count - 1) * row_bytes);
     for (int64_t r = 0; r < count; ++r) {
       prefetch_codes(rows.data + (row + r) * row_bytes + first / 2 + ahead);
-      const FixedColumns columns(rows, row + r, first);
 #pragma GCC unroll 2
-      for (int s = 0; s < kSteps; ++s) {
-        const FixedWeights weights = columns.step(s);
+      for (int s = 0; s < kSteps && first + s * kStepColumns < rows.k; ++s) {
+        const FixedWeights weights = step_weights(rows, row + r, first + s * kStepColumns);
         for (int64_t t = 0; t < tokens.count; ++t) {
           Fixed::Floats& sums = kept[r][t][s];
           sums = add_fixed(weights, tokens.x[t] + at + s * kStepBytes, first == 0 ? Fixed::Floats{} : sums);

@@ -86,7 +86,7 @@ device::CpuFeatures detect_features() {
   features.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   features.avx512 = features.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512vbmi");
+                    __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
   features.avx512_bf16 = features.avx512 && __builtin_cpu_supports("avx512bf16");
 #endif
   return features;

@@ -7,7 +7,7 @@ namespace {
 struct Avx512 {
   static constexpr const char* kName = "cpu_avx512";
   static constexpr std::string_view kOrder = "attention: sixteen lanes, fused, blocks of 64 positions";
-  static constexpr const char* kMissing = "the CPU has no AVX-512 with BW, VL, DQ and VBMI";
+  static constexpr const char* kMissing = "the CPU has no AVX-512 with BW, VL, DQ, VBMI and VNNI";
   static constexpr int32_t kMultiple = 16;
   static constexpr AttentionElements kElements = AttentionElements::kAsInMemory;
   static bool has(const device::CpuFeatures& cpu) { return cpu.avx512; }

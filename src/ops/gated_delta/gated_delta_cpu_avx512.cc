@@ -7,7 +7,7 @@ namespace {
 struct Avx512 {
   static constexpr const char* kName = "cpu_avx512";
   static constexpr std::string_view kOrder = "gated_delta: token by token, keys rising, decay after the sum, fused";
-  static constexpr const char* kMissing = "the CPU has no AVX-512 with BW, VL, DQ and VBMI";
+  static constexpr const char* kMissing = "the CPU has no AVX-512 with BW, VL, DQ, VBMI and VNNI";
   static bool has(const device::CpuFeatures& cpu) { return cpu.avx512; }
   static constexpr int32_t kStrip = 64;
   static bool run(const DeltaRun& run) { return delta_run_avx512(run); }

@@ -219,17 +219,19 @@ TEST(Linear, RowsOfOneOrderAgreeBitForBit) {
   Random random(9);
   for (WF format : kFormats) {
     for (DType activation : {DType::kBf16, DType::kF32}) {
-      const LinearDesc desc = make_desc(37, 528, format, activation, DType::kF32);
-      Cpu cpu;
-      const WeightId id = cpu.weights().add(testing::random_matrix(random, format, 37, 528));
-      for (int64_t tokens : {1, 21}) {
-        Tensor x(activation, tokens, 528);
-        x.fill_normal(random);
-        std::map<OrderId, Tensor> by_order;
-        for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
-          const Tensor y = run(cpu, row, desc, id, x);
-          const auto [found, fresh] = by_order.try_emplace(testing::row_named<LinearOp>(row).order(desc), y);
-          EXPECT_EQ(found->second, y) << row << " " << describe(desc);
+      for (const int64_t k : {96, 128, 528}) {
+        const LinearDesc desc = make_desc(37, k, format, activation, DType::kF32);
+        Cpu cpu;
+        const WeightId id = cpu.weights().add(testing::random_matrix(random, format, 37, k));
+        for (int64_t tokens : {1, 21}) {
+          Tensor x(activation, tokens, k);
+          x.fill_normal(random);
+          std::map<OrderId, Tensor> by_order;
+          for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
+            const Tensor y = run(cpu, row, desc, id, x);
+            const auto [found, fresh] = by_order.try_emplace(testing::row_named<LinearOp>(row).order(desc), y);
+            EXPECT_EQ(found->second, y) << row << " " << describe(desc);
+          }
         }
       }
     }
