@@ -145,6 +145,8 @@ class Finder:
             inner = inner[:2] + inner[-1:]
         if kind == "CallExpr" and self.extent(node) and self.text(node).startswith(("fmt::format(", "__builtin_prefetch(")):
             return  # messages and hints change nothing
+        if kind == "ShuffleVectorExpr":  # the lanes are the compiler's
+            inner = inner[:2]
         constant_condition = kind == "IfStmt" and node.get("isConstexpr")
         for i, child in enumerate(inner):
             if constant_condition and i == 0:

@@ -2,7 +2,7 @@
 """Makes small wrong versions of the fast rows, and asks the kernel evidence about each: the proof must notice.
 
   tools/mutate_rows.py make  --build BUILD [--count N] [--seed S] [ROW ...]    rewrite, compile, link
-  tools/mutate_rows.py run   --build BUILD [--jobs N] [ROW ...]                prove every mutant
+  tools/mutate_rows.py run   --build BUILD [--jobs N] [--seconds N] [ROW ...]  prove those not proven yet
   tools/mutate_rows.py table --build BUILD [--json FILE] [ROW ...]             what was killed by what, and the survivors
 
 A row is `linear/cpu_avx2`; none named: all. A mutant is one change of one place (tools/mutant_sites.py): an index or bound
@@ -116,6 +116,7 @@ class Row:
         record = {"row": self.name, "places": len(sites), "mutants_possible": number,
                   "not_compiled": sum(len(site.names) for site in refused), "mutants": mutants}
         (self.folder / "mutants.json").write_text(json.dumps(record, indent=1))
+        (self.folder / "results.jsonl").unlink(missing_ok=True)
         print(f"{self.name}: {number} mutants in {len(sites)} places; {len(mutants)} drawn, "
               f"{record['not_compiled']} not compiled", flush=True)
 
@@ -131,14 +132,21 @@ class Row:
     def compile(self, commands, sites):
         """Rewrites and compiles; returns the sites that had to be left as they were."""
         refused = []
-        wrong = sites
-        while wrong:
-            lines = self.write([site for site in sites if site not in refused])
+        lines = self.write(sites)
+        stale = set(self.units)
+        while stale:
             wrong = []
-            for unit in self.units:
+            for unit in stale:
                 wrong += self.compile_unit(commands[unit], unit, lines)
             refused += [site for site in wrong if site not in refused]
+            before = {unit: self.texts(unit) for unit in self.units}
+            lines = self.write([site for site in sites if site not in refused])
+            stale = {unit for unit in self.units if self.texts(unit) != before[unit]}
         return refused
+
+    def texts(self, unit):
+        paths = [self.folder / "src" / path for path in (unit, *self.units[unit])]
+        return [path.read_text() for path in paths if path.exists()]
 
     def write(self, sites):
         """The rewritten files; returns the site of each line that begins with one."""
@@ -166,9 +174,9 @@ class Row:
         for word in words:
             if skip:
                 skip = False
-            elif word in ("-o", "-MF", "-MT"):
+            elif word in ("-o", "-MF", "-MT", "-include"):
                 skip = True
-            elif word not in ("-c", "-MD", "-O3", "-Wall", "-Wextra") and not word.endswith(".cc"):
+            elif word not in ("-c", "-MD", "-O3", "-Wall", "-Wextra", "-Winvalid-pch") and not word.endswith(".cc"):
                 kept.append(word)
         first = next(i for i, word in enumerate(kept) if word.startswith("-I"))
         command = [*kept[:first], f"-I{self.folder / 'src'}", *kept[first:], "-O1", "-w", "-fmax-errors=0",
@@ -196,27 +204,30 @@ class Row:
         if done.returncode != 0:
             sys.exit(f"{self.name}: {done.stderr[:3000]}")
 
-    def run(self, jobs):
+    def run(self, jobs, seconds):
         record = json.loads((self.folder / "mutants.json").read_text())
-        numbers = "\n".join(str(mutant["mutant"]) for mutant in record["mutants"])
-        with open(self.folder / "results.jsonl", "w") as out:
-            done = subprocess.run([str(self.program()), *self.name.split("/"), "--jobs", str(jobs)], input=numbers,
-                                  text=True, stdout=out)
-        if done.returncode != 0:
+        done = self.verdicts()
+        left = [mutant["mutant"] for mutant in record["mutants"] if mutant["mutant"] not in done]
+        if not left:
+            return
+        command = [str(self.program()), *self.name.split("/"), "--jobs", str(jobs), "--seconds", str(seconds)]
+        with open(self.folder / "results.jsonl", "a") as out:
+            ran = subprocess.run(command, input="\n".join(map(str, left)), text=True, stdout=out)
+        if ran.returncode != 0:
             print(f"{self.name}: not run", flush=True)
-            (self.folder / "results.jsonl").unlink()
+
+    def verdicts(self):
+        path = self.folder / "results.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return {verdict["mutant"]: verdict for verdict in map(json.loads, lines)}
 
     def results(self):
         """Each mutant with its verdict; None where the row was not run. Functions of src/backend that the row does not
         use are not its own."""
-        path = self.folder / "results.jsonl"
-        if not path.exists():
+        verdicts = self.verdicts()
+        if not verdicts:
             return None
         record = json.loads((self.folder / "mutants.json").read_text())
-        verdicts = {}
-        for line in path.read_text().splitlines():
-            verdict = json.loads(line)
-            verdicts[verdict["mutant"]] = verdict
         if verdicts[-1]["verdict"] != "survived":
             sys.exit(f"{self.name}: the row as it is fails: {verdicts[-1]}")
         mutants = [{**mutant, **verdicts[mutant["mutant"]]} for mutant in record["mutants"]
@@ -287,6 +298,7 @@ def main():
     parser.add_argument("--count", type=int, default=200, help="mutants a row")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=int, default=86400, help="begin no proof of a row after so long")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--reasons", type=pathlib.Path, default=ROOT / "bench/results/mutant_survivors.json")
     arguments = parser.parse_intermixed_args()
@@ -298,7 +310,10 @@ def main():
     if arguments.action == "table":
         return table(chosen, arguments.reasons, arguments.json)
     for row in chosen:
-        row.make(arguments.count, arguments.seed) if arguments.action == "make" else row.run(arguments.jobs)
+        if arguments.action == "make":
+            row.make(arguments.count, arguments.seed)
+        else:
+            row.run(arguments.jobs, arguments.seconds)
     return 0
 
 

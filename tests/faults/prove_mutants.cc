@@ -1,10 +1,11 @@
 // Proves one row once for each mutant, each in a process of its own.
 //
-//   prove_mutants OP ROW [--jobs N] < NUMBERS
+//   prove_mutants OP ROW [--jobs N] [--seconds N] < NUMBERS
 //
 // Prints a line of JSON for each number: {"mutant": 17, "verdict": "killed", "by": "sampled", "where": ".."}. Number -1
 // is the row as it is and must pass. Verdicts: killed (by a kind of evidence, or "contact": crashed, hung, cannot be
-// made), survived, unreached (survived, and nothing asked whether it was chosen), none (no such mutant).
+// made), survived, unreached (survived, and nothing asked whether it was chosen), none (no such mutant). No proof begins
+// after --seconds.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
@@ -17,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -199,11 +201,12 @@ void report(const Child& child, int status) {
   munmap(child.reached, sizeof(bool));
 }
 
-// Runs all of the list, `jobs` at a time; a child that takes longer than `limit_us` is ended.
-void prove_all(RowEvidence& evidence, const std::vector<int>& list, size_t jobs, int64_t limit_us) {
+// Runs all of the list that begin before `end`, `jobs` at a time; a child that takes longer than `limit_us` is ended.
+void prove_all(RowEvidence& evidence, std::vector<int> list, size_t jobs, int64_t limit_us, int64_t end) {
   std::map<pid_t, Child> running;
   size_t next = 0;
   while (next < list.size() || !running.empty()) {
+    if (now_us() > end) list.resize(next);
     while (next < list.size() && running.size() < jobs) {
       Child child;
       child.id = list[next++];
@@ -238,12 +241,14 @@ void prove_all(RowEvidence& evidence, const std::vector<int>& list, size_t jobs,
 
 int run(int argc, char** argv) {
   if (argc < 3) {
-    std::fputs("usage: prove_mutants OP ROW [--jobs N] < NUMBERS\n", stderr);
+    std::fputs("usage: prove_mutants OP ROW [--jobs N] [--seconds N] < NUMBERS\n", stderr);
     return 2;
   }
   size_t jobs = 1;
+  int64_t end = std::numeric_limits<int64_t>::max();
   for (int i = 3; i + 1 < argc; i += 2) {
     if (argv[i] == std::string_view("--jobs")) jobs = static_cast<size_t>(std::atoi(argv[i + 1]));
+    if (argv[i] == std::string_view("--seconds")) end = now_us() + int64_t{1'000'000} * std::atoi(argv[i + 1]);
   }
   RowEvidence evidence(argv[1], argv[2]);
   for (const DType activation : {DType::kBf16, DType::kF32}) evidence.add({.activation = activation, .experts = 64});
@@ -253,11 +258,11 @@ int run(int argc, char** argv) {
     return 3;
   }
   const int64_t start = now_us();
-  prove_all(evidence, {-1}, 1, int64_t{600} * 1'000'000);
+  prove_all(evidence, {-1}, 1, int64_t{600} * 1'000'000, std::numeric_limits<int64_t>::max());
   const int64_t limit_us = 1'000'000 + 5 * (now_us() - start) * static_cast<int64_t>(jobs);
   std::vector<int> list;
   for (int id; std::cin >> id;) list.push_back(id);
-  prove_all(evidence, list, jobs, limit_us);
+  prove_all(evidence, list, jobs, limit_us, end);
   return 0;
 }
 
