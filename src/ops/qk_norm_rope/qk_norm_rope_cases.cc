@@ -110,9 +110,10 @@ std::vector<Case<QkNormRopeOp>> make_cases(const QkNormRopeDesc& desc, const QkN
     made.bench = std::make_unique<Bench>(context.device);
     Bench& bench = *made.bench;
     Arrays arrays{};
-    // A value of v, of k, of q: only what is kept is flagged.
+    // A value of the first head of v, of the last of k, of q: only what is kept is flagged.
     const bool not_finite = steps.values == CaseValues::kNotFinite;
-    const int64_t bad = steps.variant == 2 ? dim - 1 : cols - 1 - steps.variant * desc.kv_heads * dim;
+    const int64_t v = cols - desc.kv_heads * dim;
+    const int64_t bad = (steps.variant == 0 ? v + dim : steps.variant == 1 ? v : dim) - 1;
     if (not_finite && steps.variant < 2) made.flags = Sentinel::kNonFiniteKv;
     arrays.qkv = bench.add("qkv", desc.activation, tokens, cols, Role::kInput, 64, [&](int64_t t, int64_t i) {
       const bool chosen = not_finite && t == tokens - 2 && i == bad;

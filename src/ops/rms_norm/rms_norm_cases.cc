@@ -57,10 +57,11 @@ std::vector<Case<RmsNormOp>> make_cases(const RmsNormDesc& desc, const RmsNormOp
   const int64_t cols = desc.width * desc.groups;
   const auto most = static_cast<int32_t>(std::clamp<int64_t>(400'000 / cols, 3, 100'000));
   std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
-  // The last three: token 1 has a NaN, or infinity; or a row that is not gathered has.
+  // The last four: token 1 has a NaN; or infinity; or a row that is not gathered has a NaN; or token 1 has a value that
+  // is finite and its square is not, which is no reason for a flag.
   const size_t usual = counts.size();
   constexpr int32_t kNotFinite = 4;
-  if (kNotFinite <= context.bucket.tokens) counts.insert(counts.end(), 3, kNotFinite);
+  if (kNotFinite <= context.bucket.tokens) counts.insert(counts.end(), 4, kNotFinite);
   for (int32_t tokens : counts) {
     CaseRandom random(context.seed + static_cast<uint64_t>(tokens));
     Case<RmsNormOp> made;
@@ -82,7 +83,7 @@ std::vector<Case<RmsNormOp>> make_cases(const RmsNormDesc& desc, const RmsNormOp
     arrays.x = bench.add("x", desc.activation, rows, cols, in_place ? Role::kInOut : Role::kInput, 64,
                          [&](int64_t t, int64_t i) {
                            if (!not_finite || t != 1 || i != cols - 1) return mixed_input(random, t, i);
-                           return variant == 1 ? INFINITY : std::nan("");
+                           return variant == 1 ? INFINITY : variant == 3 ? 0x1p100 : std::nan("");
                          });
     arrays.y = arrays.x;
     if (in_place) {
