@@ -251,8 +251,10 @@ int run(int argc, char** argv) {
     if (argv[i] == std::string_view("--seconds")) end = now_us() + int64_t{1'000'000} * std::atoi(argv[i + 1]);
   }
   RowEvidence evidence(argv[1], argv[2]);
-  for (const DType activation : {DType::kBf16, DType::kF32}) evidence.add({.activation = activation, .experts = 64});
-  evidence.add(faults::ModelSizes::wide(DType::kBf16));
+  for (const DType activation : {DType::kBf16, DType::kF32}) {
+    evidence.add({.activation = activation, .key_heads = 3, .value_heads = 6, .experts = 64, .fused = 175});
+    evidence.add(faults::ModelSizes::wide(activation));
+  }
   if (evidence.empty()) {
     fmt::print(stderr, "{} {} runs nothing on this machine\n", argv[1], argv[2]);
     return 3;
