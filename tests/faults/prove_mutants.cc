@@ -4,8 +4,8 @@
 //
 // Prints a line of JSON for each number: {"mutant": 17, "verdict": "killed", "by": "sampled", "where": ".."}. Number -1
 // is the row as it is and must pass. Verdicts: killed (by a kind of evidence, or "contact": crashed, hung, cannot be
-// made), survived, unreached (survived, and nothing asked whether it was chosen), none (no such mutant). After --seconds
-// no proof begins.
+// made), survived, unreached (survived, and nothing asked whether it was chosen), none (no such mutant).
+// --seconds: no proof begins later.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>

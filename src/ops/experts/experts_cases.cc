@@ -131,6 +131,7 @@ struct Setup {
   bool shared = false, residual = false;
   Evidence kind = Evidence::kSampled;  // identity: one-hot tokens; accumulator: of three inputs that are not zero
   int64_t check_work = kCheckWork;
+  bool not_finite = false;
   bool outputs() const { return kind == Evidence::kSampled; }
 };
 
@@ -199,7 +200,7 @@ void judge_outputs(const ExpertsDesc& desc, const Expected& expected, const Benc
       if (residual) rounding += ulp(desc.activation, std::abs(value) + accumulated + rounding);
       const double got = bench.at(arrays.y, t, n);
       comparison.within(Evidence::kSampled, "y", t, n, got, value, accumulated + rounding);
-      if (!residual && arrays.shared < 0) block.add(got, value, accumulated, rounding);
+      if (!residual && arrays.shared < 0 && std::isfinite(value)) block.add(got, value, accumulated, rounding);
       if (n % 256 != 255) continue;
       block.judge(comparison, "y", t, n / 256 * 256);
       block = {};
@@ -241,6 +242,7 @@ Case<ExpertsOp> make_case(const ExpertsDesc& desc, const WeightSource& source, c
     made.args.shared_scale = bench.view(arrays.shared_scale);
   }
   auto expected = std::make_shared<Expected>(expect(desc, source, bench, arrays, setup));
+  made.digest = !setup.not_finite;  // NaNs have many encodings
   if (!setup.residual) made.tap = std::make_unique<SiteTap>(context.device, "experts.hidden");
   made.judge = [&bench, tap = made.tap.get(), desc, expected, arrays, setup](Comparison& comparison) {
     if (tap != nullptr) judge_hidden(desc, *expected, *tap, setup.kind, comparison);
@@ -314,6 +316,18 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
          tokens, choices(pattern, desc, context.seed),
          [random](int64_t t, int64_t k) { return (t % 8 == 4 ? 0x1p-14 : 1) * mixed_input(*random, t, k); }, shared,
          residual}));
+  }
+  constexpr int32_t kNotFinite = 5;
+  if (!weights_only && context.effort != Effort::kLight && kNotFinite <= context.bucket.tokens) {
+    // A NaN in the last token, and in no other's outputs.
+    auto random = std::make_shared<CaseRandom>(context.seed + 13);
+    Setup setup{"not finite", kNotFinite, choices(1, desc, context.seed), {}};
+    setup.input = [random, &desc](int64_t t, int64_t k) {
+      const double usual = mixed_input(*random, t, k);
+      return t == kNotFinite - 1 && k == desc.hidden / 2 ? std::nan("") : usual;
+    };
+    setup.not_finite = true;
+    cases.push_back(make_case(desc, source, context, setup));
   }
   // Every expert once: one-hot tokens, and dense ones whose every output is checked.
   const auto wanted = static_cast<int32_t>((desc.experts + desc.top_k - 1) / desc.top_k);

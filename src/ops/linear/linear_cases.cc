@@ -36,6 +36,7 @@ struct Setup {
   int32_t tokens;
   int32_t decode;  // the first so many are decode tokens
   Residual residual;
+  bool not_finite = false;
 };
 
 struct Arrays {
@@ -74,14 +75,25 @@ Case<LinearOp> place(const Setup& setup, const CaseContext& context, const Bench
 
 constexpr Arrays kArrays{0, 1, 2};
 
+// Of the case with what is not finite: token 1 has one infinite input, 2 has two, so that outputs are infinite of
+// either sign and NaN, and 3 has a NaN. The two are of different blocks. Tokens 0 and 4 have none.
+constexpr int32_t kNotFiniteTokens = 5;
+double not_finite_input(const LinearDesc& desc, int64_t t, int64_t k, double usual) {
+  const bool first = k == desc.k / 2, second = t == 2 && k == 0;
+  if (t < 1 || t > 3 || !(first || second)) return usual;
+  return t == 3 ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
+}
+
 // Outputs, computed in fp64: at least 256 and some of every tile of 64, of all tokens or as many as the work allows.
 void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Case<LinearOp>>& cases) {
   CaseRandom random(context.seed + static_cast<uint64_t>(setup.tokens));
   Case<LinearOp> made = place(setup, context, [&](int64_t t, int64_t k) {
     const auto* known = activation_input(context, t, setup.desc.k);
-    return known == nullptr ? mixed_input(random, t, k) : (*known)[static_cast<size_t>(k)];
+    const double usual = known == nullptr ? mixed_input(random, t, k) : (*known)[static_cast<size_t>(k)];
+    return setup.not_finite ? not_finite_input(setup.desc, t, k, usual) : usual;
   });
-  made.name = fmt::format("mixed T={} decode={}{}", setup.tokens, setup.decode,
+  made.digest = !setup.not_finite;  // NaNs have many encodings
+  made.name = fmt::format("{} T={} decode={}{}", setup.not_finite ? "not finite" : "mixed", setup.tokens, setup.decode,
                           setup.residual == Residual::kNone    ? ""
                           : setup.residual == Residual::kApart ? " residual"
                                                                : " in place");
@@ -111,6 +123,10 @@ void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Cas
       const CaseDot dot = case_dot(x[token], shifts[token], weights);
       const double sum = dot.sum * scale, magnitudes = dot.magnitudes * std::abs(scale);
       const double shifted = dot.shifted * std::abs(scale);
+      if (!std::isfinite(sum)) {
+        expected->push_back({t, n, sum, 0, 0});
+        continue;
+      }
       double accumulated = sum_error(desc.k, magnitudes + shifted) + shifted + kUnit * std::abs(sum);
       if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
       expected->push_back({t, n, sum, accumulated, ulp(desc.output, std::abs(sum) + accumulated)});
@@ -127,7 +143,7 @@ void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Cas
       const double rounding =
           e.rounding + (residual ? ulp(desc.output, std::abs(value) + e.accumulated + e.rounding) : 0);
       comparison.within(Evidence::kSampled, "y", e.t, e.n, got, value, e.accumulated + rounding);
-      if (!residual) block.add(got, e.dot, e.accumulated, rounding);
+      if (!residual && std::isfinite(e.dot)) block.add(got, e.dot, e.accumulated, rounding);
       const bool last = i + 1 == expected->size() || (*expected)[i + 1].n / kTile != e.n / kTile;
       if (!last) continue;
       block.judge(comparison, "y", 0, e.n / kTile * kTile);
@@ -329,6 +345,12 @@ std::vector<Case<LinearOp>> make_cases(const LinearDesc& desc, const LinearOp::W
     const auto kind = static_cast<Residual>(cases.size() % 3);
     add_sampled({desc, &source, tokens, decode_tokens(tokens, cases.size(), context.bucket),
                  context.effort == Effort::kWeights ? Residual::kNone : kind},
+                context, cases);
+  }
+  if (context.effort != Effort::kLight && context.effort != Effort::kWeights &&
+      kNotFiniteTokens <= context.bucket.tokens) {
+    add_sampled({desc, &source, kNotFiniteTokens, decode_tokens(kNotFiniteTokens, cases.size(), context.bucket),
+                 Residual::kNone, true},
                 context, cases);
   }
   if (context.effort != Effort::kLight) {
