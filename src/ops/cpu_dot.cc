@@ -49,11 +49,13 @@ constinit const CpuDot kCpuAvx2{"cpu_avx2",
                                 dot_avx2,
                                 fixed_avx2,
                                 false,
+                                true,
                                 [](const device::CpuFeatures& cpu) { return cpu.avx2; },
                                 "the CPU has no AVX2 with FMA and F16C"};
 constinit const CpuDot kCpuAvx512{"cpu_avx512",
                                   dot_avx512,
                                   fixed_avx512,
+                                  false,
                                   false,
                                   [](const device::CpuFeatures& cpu) { return cpu.avx512; },
                                   "the CPU has no AVX-512 with BW, VL, DQ, VBMI and VNNI"};
@@ -61,6 +63,7 @@ constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16",
                                       dot_avx512_bf16,
                                       nullptr,
                                       true,
+                                      false,
                                       [](const device::CpuFeatures& cpu) { return cpu.avx512_bf16; },
                                       "the CPU has no AVX-512 BF16"};
 

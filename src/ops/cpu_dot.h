@@ -18,12 +18,15 @@ struct CpuDot {
   DotFunction dot;
   FixedFunction fixed;  // null: nvfp4 never in form kFixed
   bool pairs;           // vdpbf16ps: bf16 activations, bf16 and nvfp4 weights
+  bool bf16;            // form kBf16 for bf16 weights and activations, in the order of form kF32
   bool (*has)(const device::CpuFeatures&);
   const char* missing;  // the refusal where has() is false
 
   DotForm form(numeric::WeightFormat format, DType activation) const {
     if (pairs) return format == numeric::WeightFormat::kNvfp4 ? DotForm::kBf16Planes : DotForm::kBf16;
-    return dot_fixed(format, activation) ? DotForm::kFixed : DotForm::kF32;
+    if (dot_fixed(format, activation)) return DotForm::kFixed;
+    return bf16 && format == numeric::WeightFormat::kBf16 && activation == DType::kBf16 ? DotForm::kBf16
+                                                                                        : DotForm::kF32;
   }
   Refusal refuse(numeric::WeightFormat format, DType activation, const DeviceCaps& caps) const;
   // What the dot products add up like, as part of an op's order: "dot16 exact", ...

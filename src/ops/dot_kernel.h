@@ -50,7 +50,7 @@ struct DotTokens {
 // out[t * stride + r] = dot(row r, token t), nvfp4 without the global scale.
 using DotFunction = void (*)(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 
-// All formats in form kF32, nvfp4 in form kFixed too.
+// All formats in form kF32, nvfp4 in form kFixed too; AVX2 also bf16 in form kBf16.
 void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 void dot_avx512(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 // bf16 (form kBf16) and nvfp4 (form kBf16Planes).

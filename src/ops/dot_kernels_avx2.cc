@@ -119,13 +119,21 @@ struct Fixed {
 }  // namespace
 }  // namespace assay::ops
 
+#include "ops/bf16_kernels.h"
 #include "ops/dot16_kernels.h"
 #include "ops/fixed_kernels.h"
 
 namespace assay::ops {
 
 void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
-  tokens.form == DotForm::kFixed ? fixed_dot(rows, tokens, out, stride) : dot16(rows, tokens, out, stride);
+  switch (tokens.form) {
+    case DotForm::kFixed:
+      return fixed_dot(rows, tokens, out, stride);
+    case DotForm::kBf16:
+      return bf16_dot(rows, tokens, out, stride);
+    default:
+      return dot16(rows, tokens, out, stride);
+  }
 }
 
 void fixed_avx2(const uint16_t* x, int64_t k, std::byte* out, int64_t block_stride) { fix(x, k, out, block_stride); }

@@ -134,7 +134,6 @@ constexpr int64_t kFixedTokens = 16;
 inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const DotTokens& tokens, float* out,
                        int64_t stride) {
   alignas(64) Fixed::Floats kept[kDotRowBlock][kFixedTokens][kSteps];
-  if (rows.k <= kDotBlock - kStepColumns) std::memset(kept, 0, sizeof(kept));  // of steps that there are not
   const int64_t row_bytes = rows.k / 2;
   for (int64_t first = 0; first < rows.k; first += kDotBlock) {
     const int64_t at = first / kDotBlock * tokens.block_stride;
@@ -153,7 +152,11 @@ inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const Do
     }
   }
   for (int64_t t = 0; t < tokens.count; ++t) {
-    for (int64_t r = 0; r < count; ++r) out[t * stride + r] = fold(Fixed::in_order(kept[r][t]));
+    for (int64_t r = 0; r < count; ++r) {
+      Fixed::Floats sums[kSteps] = {};
+      for (int s = 0; s < kSteps && s * kStepColumns < rows.k; ++s) sums[s] = kept[r][t][s];
+      out[t * stride + r] = fold(Fixed::in_order(sums));
+    }
   }
 }
 
