@@ -11,7 +11,8 @@
 #   serving    random serving: 100,000 steps against each request alone, and 100,000 steps run twice
 #   memcheck   200 decode steps of models/pocket under compute-sanitizer
 #   racecheck  the same, a process a kind of kernel, and every op's rows: racecheck breaks cuBLASLt's kernels
-#   bench      every fast row; decode and prefill of a 35B-A3B shape with dummy weights
+#   bench      every fast row; decode, prefill and op tables of pocket and of 35B-A3B, 122B and (8 layers) 397B shapes with
+#              dummy weights
 # OUTPUT_DIR/check.json: the machine, and of each step its seconds and whether it passed. What it printed lies beside it.
 set -u
 build=${1:-build/gpu} out=${2:-build/gpu/check}
@@ -19,8 +20,8 @@ shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- build rows prove self-test model serving memcheck racecheck bench
 mkdir -p "$out"
 bin=$build/bin
-shape=(models/configs/qwen3.5-35b-a3b.json --load-format dummy --device cuda)
 pocket=(models/pocket --device cuda)
+dummy=(models/configs/SHAPE.json --load-format dummy --device cuda)
 steps=("$bin/assay" bench "${pocket[@]}" --context 64 --decode-tokens 100 --repeats 1)  # a warm-up and a timing: 200
 ops=(embed rms_norm linear silu_mul router experts qk_norm_rope attention conv_gates gated_delta sample)
 
@@ -45,6 +46,7 @@ races_of_rows() { sanitize racecheck "$bin/gpu_rows_test" --op "$1" --without-ro
 races_of_kernels() {
   sanitize racecheck --kernel-name "kernel_substring=$1" "${steps[@]}" --force linear=cuda_phased
 }
+bench_of() { "$bin/assay" bench "${@:2}" --batch 1,8,64 --ops --json >"$out/bench-$1.json"; }
 serve() { "$bin/end_to_end_test" --gtest_filter="Serving.$1*"; }
 step() {
   case $1 in
@@ -68,8 +70,10 @@ step() {
         each races_of_kernels linear experts attention delta conv norm silu router sample embed ;;
     bench)
       "$bin/gpu_rows_bench" --json "$out/rows-bench.json" &&
-        "$bin/assay" bench "${shape[@]}" --batch 1,8,64 --context 4096 --decode-tokens 64 --json >"$out/35b.json" &&
-        "$bin/assay" bench "${shape[@]}" --context 8192 --decode-tokens 16 --repeats 2 ;;
+        bench_of pocket "${pocket[@]}" --context 512 &&
+        bench_of 35b "${dummy[@]/SHAPE/qwen3.5-35b-a3b}" --context 4096,8192 --decode-tokens 64 &&
+        bench_of 122b "${dummy[@]/SHAPE/qwen3.5-122b-a10b}" --context 4096 --decode-tokens 32 --repeats 2 &&
+        bench_of 397b "${dummy[@]/SHAPE/qwen3.5-397b-a17b}" --dummy-layers 8 --context 4096 --decode-tokens 32 --repeats 2 ;;
     *) echo "no step is called $1"; return 2 ;;
   esac
 }
