@@ -5,9 +5,11 @@
 #include <mutex>
 #include <random>
 
+#include "allocation/gpu_hook.h"
 #include "allocation/malloc_hook.h"
 #include "base/clock.h"
 #include "end_to_end/random_model.h"
+#include "end_to_end/sequence_runner.h"
 #include "engine/load.h"
 #include "scheduler/loop.h"
 
@@ -133,6 +135,25 @@ TEST(EngineThread, NeitherAllocatesNorReleases) {
   EXPECT_EQ(use.allocations, 0);
   EXPECT_EQ(use.releases, 0);
   if (use.allocations + use.releases > 0) testing::print_watched_heap_use();
+}
+
+TEST(Gpu, TakesNoMemoryAndPreparesNoGraphWhileServing) {
+  if (testing::test_device() == "cpu") GTEST_SKIP() << "ASSAY_TEST_DEVICE names no GPU";
+  const testing::RandomModel model({.seed = 3});
+  engine::LoadOptions options = small_options(model.path());
+  options.device = testing::test_device();
+  const auto engine = engine::load(options).value();
+  engine->warm_up();
+  const int64_t calls = testing::gpu_memory_calls();
+  EXPECT_GT(calls, 0);
+  Loop loop(*engine, {.max_queued = 200, .max_running = 8});
+  for (int wave = 0; wave < 6; ++wave) {
+    Traffic traffic(loop);
+    for (int i = 0; i < 25; ++i) ASSERT_NO_FATAL_FAILURE(traffic.submit());
+    traffic.wait();
+  }
+  ASSERT_TRUE(loop.drain(60'000'000));
+  EXPECT_EQ(testing::gpu_memory_calls(), calls);
 }
 
 // The hook itself: a watched thread that allocates is seen.
