@@ -7,7 +7,7 @@
 #   rows       every GPU row against the CPU's reference rows
 #   prove      models/pocket cold, then with its receipt; its evaluation
 #   self-test  every fault caught, a process an op
-#   model      goldens, invariance, random models, GPU against CPU
+#   model      goldens, invariance, random models, GPU against CPU; no GPU memory taken while serving
 #   serving    random serving: 100,000 steps against each request alone, and 100,000 steps run twice
 #   memcheck   200 decode steps of models/pocket under compute-sanitizer
 #   racecheck  the same, a process a kind of kernel, and every op's rows: racecheck breaks cuBLASLt's kernels
@@ -53,7 +53,8 @@ step() {
     build)
       cmake --preset release -B "$build" -DASSAY_CUDA=ON -DASSAY_CUDA_FAULTS=ON \
         -DASSAY_CUDA_ARCHS="${ASSAY_CUDA_ARCHS:-90a}" &&
-        cmake --build "$build" -j "$(nproc)" --target assay assay_faulty gpu_rows_test gpu_rows_bench end_to_end_test ;;
+        cmake --build "$build" -j "$(nproc)" --target assay assay_faulty gpu_rows_test gpu_rows_bench \
+          end_to_end_test allocation_test ;;
     rows) "$bin/gpu_rows_test" --json "$out/rows.json" ;;
     prove)
       rm -rf "$out/receipts"
@@ -62,7 +63,7 @@ step() {
       done
       "$bin/assay" eval "${pocket[@]}" --file models/pocket/eval.jsonl ;;
     self-test) each self_test_of "${ops[@]}" ;;
-    model) "$bin/end_to_end_test" --gtest_filter='-Serving.*' ;;
+    model) "$bin/end_to_end_test" --gtest_filter='-Serving.*' && "$bin/allocation_test" --gtest_filter='Gpu.*' ;;
     serving) each serve Hundred EveryStep ;;
     memcheck) sanitize memcheck "${steps[@]}" ;;
     racecheck)
