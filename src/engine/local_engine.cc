@@ -184,14 +184,16 @@ class InProcessEngine : public ObservedEngine {
     return unknown;
   }
 
-  // Decode and verify steps come again and again in few shapes, and a shape fixes all launches (step_arrays.h).
   // What an observer does with the ops is captured with them; nullopt: it cannot be.
   std::optional<uint64_t> capture_key() const {
     return parts_.observer == nullptr ? 0 : parts_.observer->capture_key();
   }
 
+  // Steps of a token and an output a row, none of them prefill, come again and again in few shapes, which warm_up()
+  // knows, and a shape fixes all launches (step_arrays.h).
   bool replays(const Step& step) const {
-    return parts_.link->runs_ahead() && !taps_ && capture_key() &&
+    return parts_.link->runs_ahead() && !taps_ && capture_key() && step.tokens.size() == step.rows.size() &&
+           step.outputs.size() == step.rows.size() &&
            std::all_of(step.rows.begin(), step.rows.end(),
                        [](const StepRow& row) { return row.phase != Phase::kPrefill; });
   }

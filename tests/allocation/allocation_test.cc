@@ -144,8 +144,8 @@ TEST(Gpu, TakesNoMemoryAndPreparesNoGraphWhileServing) {
   options.device = testing::test_device();
   const auto engine = engine::load(options).value();
   engine->warm_up();
-  const int64_t calls = testing::gpu_memory_calls();
-  EXPECT_GT(calls, 0);
+  const std::string calls = testing::gpu_memory_calls();
+  EXPECT_NE(calls, "");
   Loop loop(*engine, {.max_queued = 200, .max_running = 8});
   for (int wave = 0; wave < 6; ++wave) {
     Traffic traffic(loop);
