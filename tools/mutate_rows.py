@@ -28,7 +28,11 @@ from mutant_sites import find_sites, rewrite
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOT = {
-    "cpu_avx2": {"ops/dot_kernels_avx2.cc": ["ops/dot16_kernels.h", "ops/fixed_kernels.h", "backend/cpu/simd_avx2.h"]},
+    "cpu_avx2": {
+        "ops/dot_kernels_avx2.cc": [
+            "ops/dot16_kernels.h", "ops/bf16_kernels.h", "ops/fixed_kernels.h", "backend/cpu/simd_avx2.h"
+        ]
+    },
     "cpu_avx512": {"ops/dot_kernels_avx512.cc": ["ops/dot16_kernels.h", "ops/fixed_kernels.h", "backend/cpu/simd_avx512.h"]},
     "cpu_avx512_bf16": {"ops/dot_kernels_avx512_bf16.cc": []},
 }

@@ -41,7 +41,7 @@ inline Vec in_order(__m256 even, __m256 odd) {
 // out[r] for R rows of `k` columns, one after the other in memory, with one token: bound by reading the rows.
 template <int R>
 inline void bf16_rows(const std::byte* rows, int64_t k, const std::byte* x, float* out) {
-  constexpr int64_t kAhead = 4096, kLine = 64;
+  constexpr int64_t kAhead = R == 1 ? 2048 : 4096, kLine = 64;
   __m256 even[R] = {}, odd[R] = {};
   const auto add = [&](int r, __m256i weights, __m256i token) {
     even[r] = _mm256_fmadd_ps(lanes_of<Lanes::kEven>(weights), lanes_of<Lanes::kEven>(token), even[r]);

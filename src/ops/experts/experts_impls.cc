@@ -47,8 +47,8 @@ std::span<const Impl<ExpertsOp>> ExpertsOp::impls() {
     kExpertsCudaGrouped,
     kExpertsCudaReference,
 #endif
-    kExpertsCpuAvx512Bf16,
     kExpertsCpuAvx512,
+    kExpertsCpuAvx512Bf16,
     kExpertsCpuAvx2,
     kExpertsCpuPortable,
     kExpertsReference,

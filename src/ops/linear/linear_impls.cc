@@ -23,8 +23,8 @@ std::span<const Impl<LinearOp>> LinearOp::impls() {
     kLinearCudaGemm,
     kLinearCudaReference,
 #endif
-    kLinearCpuAvx512Bf16,
     kLinearCpuAvx512,
+    kLinearCpuAvx512Bf16,
     kLinearCpuAvx2,
     kLinearCpuPortable,
     kLinearReference,

@@ -34,8 +34,8 @@ std::span<const Impl<RouterOp>> RouterOp::impls() {
     kRouterCudaTile,
     kRouterCudaReference,
 #endif
-    kRouterCpuAvx512Bf16,
     kRouterCpuAvx512,
+    kRouterCpuAvx512Bf16,
     kRouterCpuAvx2,
     kRouterCpuPortable,
     kRouterReference,
