@@ -2,7 +2,7 @@
 """Makes small wrong versions of the fast rows, and asks the kernel evidence about each: the proof must notice.
 
   tools/mutate_rows.py make  --build BUILD [--count N] [--seed S] [ROW ...]    rewrite, compile, link
-  tools/mutate_rows.py run   --build BUILD [--jobs N] [--seconds N] [ROW ...]  prove those not proven yet
+  tools/mutate_rows.py run   --build BUILD [--jobs N] [--again] [ROW ...]      prove those not proven yet
   tools/mutate_rows.py table --build BUILD [--json FILE] [ROW ...]             what was killed by what, and the survivors
 
 A row is `linear/cpu_avx2`; none named: all. A mutant is one change of one place (tools/mutant_sites.py): an index or bound
@@ -208,9 +208,12 @@ class Row:
         if done.returncode != 0:
             sys.exit(f"{self.name}: {done.stderr[:3000]}")
 
-    def run(self, jobs, seconds):
+    def run(self, jobs, seconds, again):
         record = json.loads((self.folder / "mutants.json").read_text())
         done = self.verdicts()
+        if again:  # with the evidence of this build
+            done = {mutant: verdict for mutant, verdict in done.items() if verdict["verdict"] in ("killed", "none")}
+            self.link()
         left = [mutant["mutant"] for mutant in record["mutants"] if mutant["mutant"] not in done]
         if not left:
             return
@@ -303,6 +306,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=86400, help="begin no proof of a row after so long")
+    parser.add_argument("--again", action="store_true", help="prove survivors again")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--reasons", type=pathlib.Path, default=ROOT / "bench/results/mutant_survivors.json")
     arguments = parser.parse_intermixed_args()
@@ -317,7 +321,7 @@ def main():
         if arguments.action == "make":
             row.make(arguments.count, arguments.seed)
         else:
-            row.run(arguments.jobs, arguments.seconds)
+            row.run(arguments.jobs, arguments.seconds, arguments.again)
     return 0
 
 
