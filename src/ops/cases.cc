@@ -308,10 +308,10 @@ std::vector<int32_t> token_counts(const CaseContext& context, int32_t bucket_tok
   } else if (context.effort == Effort::kWeights) {
     counts = {7};
   } else {
-    counts = {1, 2, 3, 7, 16, 17, 31, 33, 64, 65, 127, 257, bucket_tokens - 1, bucket_tokens};
+    counts = {1, 2, 3, 4, 7, 8, 16, 17, 33, 64, 65, 127, 257, bucket_tokens - 1, bucket_tokens};
     if (context.effort == Effort::kFull) {
       for (int32_t n = 1; n <= 9; ++n) counts.insert(n);
-      counts.insert({15, 32, 37, 63, 101, 128, 129, 191, 255, 256, 511, 512, 513, bucket_tokens + 0});
+      counts.insert({15, 31, 32, 37, 63, 101, 128, 129, 191, 255, 256, 511, 512, 513, bucket_tokens + 0});
     }
   }
   std::vector<int32_t> kept;
