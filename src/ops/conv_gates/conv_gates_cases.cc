@@ -163,12 +163,13 @@ std::vector<Case<ConvGatesOp>> make_cases(const ConvGatesDesc& desc, const ConvG
     // Of the last sequence the last token, the first of those that are kept, and one before: that one is not flagged.
     const bool not_finite = steps.values == CaseValues::kNotFinite, vanishing = steps.values == CaseValues::kVanishing;
     const int64_t bad = steps.variant == 0 ? tokens - 1 : tokens - desc.width + (steps.variant == 1 ? 1 : 0);
+    const int64_t bad_channel = steps.variant == 1 ? 0 : desc.channels() - 1;  // of the first head, or of the last
     const double bad_value = steps.variant == 1 ? INFINITY : std::nan(""), factor = vanishing ? 0x1p-14 : 1;
     if (not_finite && steps.variant < 2) made.flags = Sentinel::kNonFiniteState;
     const auto gate = [&](int64_t t, int64_t h) { return random.normal() * ((t + h) % 5 == 0 ? 12 : 2); };
     arrays.qkv =
         bench.add("qkv", desc.activation, tokens, desc.channels(), Role::kInput, 64, [&](int64_t t, int64_t c) {
-          if (not_finite && t == bad && c == desc.channels() - 1) return bad_value;
+          if (not_finite && t == bad && c == bad_channel) return bad_value;
           return factor * mixed_input(random, vanishing || t % 8 == 4 ? 0 : t, c);
         });
     arrays.a = bench.add("a", desc.activation, tokens, desc.value_heads, Role::kInput, desc.value_heads, gate);

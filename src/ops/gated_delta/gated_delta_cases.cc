@@ -252,9 +252,10 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
       return [&list, keys](int64_t t, int64_t i) { return list[static_cast<size_t>(t * keys + i)]; };
     };
     Arrays arrays{};
-    // Not finite: v, and with it the state; a state that is read; q, which no state keeps.
+    // Not finite: v, and with it the state, in the last column; a state that is read, in a column with others behind
+    // it; q, which no state keeps.
     if (not_finite && steps.variant < 2) made.flags = Sentinel::kNonFiniteState;
-    const int64_t last = tokens - 1;
+    const int64_t last = tokens - 1, bad_column = std::max(0, desc.value_dim - desc.value_dim % 16 - 32);
     arrays.q = bench.add("q", DType::kF32, tokens, keys, Role::kInput, 64, [&](int64_t t, int64_t i) {
       if (cancelling) return sparse.q(t, i % desc.key_dim);
       return not_finite && steps.variant == 2 && t == last ? std::nan("") : from(unit_q)(t, i);
@@ -280,7 +281,8 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
               std::find(batch->state_read.begin(), batch->state_read.end(), slot) != batch->state_read.end();
           if (!read) return case_poison(slot + i);
           if (cancelling) return sparse.state(slot / 2, i / desc.value_dim % desc.key_dim, i % desc.value_dim);
-          return not_finite && steps.variant == 1 && slot == 0 && i == elements - 1 ? INFINITY : 0.3 * random.normal();
+          const bool chosen = not_finite && steps.variant == 1 && slot == 0;
+          return chosen && i == elements - desc.value_dim + bad_column ? INFINITY : 0.3 * random.normal();
         });
     for (size_t s = 0; s < batch->sequences.size(); ++s) {
       if (batch->sequences[s].tokens == 0) continue;
