@@ -68,8 +68,8 @@ constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16",
                                       "the CPU has no AVX-512 BF16"};
 
 void CpuDot::prepare(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const {
-  constexpr int64_t kElementsPerPiece = 100'000;
-  pool.parallel_for(places.tokens, std::max<int64_t>(1, kElementsPerPiece / places.k), [&](int64_t begin, int64_t end) {
+  const int64_t elements = places.form == DotForm::kFixed ? 16'000 : 100'000;  // worth a thread: some 10 us
+  pool.parallel_for(places.tokens, std::max<int64_t>(1, elements / places.k), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) prepare_token(places, x, t, out);
   });
 }

@@ -228,11 +228,13 @@ inline void fix_block(const uint16_t* from, int block, std::byte* step) {
   std::memcpy(to + 13 * kRegister, &grid, 4);
 }
 
-// k: a multiple of 16.
+// k: a multiple of 16. The last step is filled up with zeros; later ones of its block are left as they are.
 void fix(const uint16_t* x, int64_t k, std::byte* out, int64_t block_stride) {
   constexpr uint16_t kZeros[16] = {};
   for (int64_t first = 0; first < k; first += kDotBlock, out += block_stride) {
-    for (int block = 0; block < kDotBlock / 16; ++block) {
+    const int64_t left = k - first < kDotBlock ? k - first : kDotBlock;
+    const int64_t blocks = (left + kStepColumns - 1) / kStepColumns * Fixed::kBlocks;
+    for (int block = 0; block < blocks; ++block) {
       const int64_t at = first + block * 16;
       fix_block(at < k ? x + at : kZeros, block % Fixed::kBlocks, out + block / Fixed::kBlocks * kStepBytes);
     }
