@@ -70,16 +70,27 @@ struct FixedWeights {
   }
 };
 
-// The step of a row that begins with column `first`; zeros behind the row's end.
+// The step of a row that begins with column `first`. Behind the row's end activations are zero, so that the codes there
+// may be any, of the next row; but their scales are made zero, since one may be a NaN.
 inline FixedWeights step_weights(const DotRows& rows, int64_t row, int64_t first) {
   const std::byte* codes = rows.data + (row * rows.k + first) / 2;
   const std::byte* scales = rows.scales + (row * rows.k + first) / 16;
   const int64_t columns = rows.k - first;
   if (columns >= kStepColumns) return {codes, scales};
-  std::byte padded[kStepColumns / 2 + Fixed::kBlocks] = {};
-  std::memcpy(padded, codes, static_cast<size_t>(columns / 2));
-  std::memcpy(padded + kStepColumns / 2, scales, static_cast<size_t>(columns / 16));
-  return {padded, padded + kStepColumns / 2};
+  std::byte last_codes[kStepColumns / 2] = {}, last_scales[Fixed::kBlocks] = {};
+  if (row * rows.k + first + kStepColumns > rows.rows * rows.k) {  // no row comes behind
+    std::memcpy(last_codes, codes, static_cast<size_t>(columns / 2));
+    std::memcpy(last_scales, scales, static_cast<size_t>(columns / 16));
+    return {last_codes, last_scales};
+  }
+  for (int64_t i = 0; 16 * i < columns; i += 8) {
+    const int64_t blocks = columns / 16 - i;
+    uint64_t eight;
+    std::memcpy(&eight, scales + i, 8);
+    if (blocks < 8) eight &= (uint64_t{1} << 8 * blocks) - 1;
+    std::memcpy(last_scales + i, &eight, 8);
+  }
+  return {codes, last_scales};
 }
 
 // sums + one step with a token's step at x.
