@@ -73,7 +73,8 @@ step() {
       "$bin/gpu_rows_bench" --json "$out/rows-bench.json" &&
         bench_of pocket "${pocket[@]}" --context 512 &&
         bench_of 35b "${dummy[@]/SHAPE/qwen3.5-35b-a3b}" --context 4096,8192 --decode-tokens 64 &&
-        bench_of 122b "${dummy[@]/SHAPE/qwen3.5-122b-a10b}" --context 4096 --decode-tokens 32 --repeats 2 &&
+        bench_of 122b "${dummy[@]/SHAPE/qwen3.5-122b-a10b}" --context 4096 --decode-tokens 32 --repeats 2 \
+          --memory-utilization 0.96 &&
         bench_of 397b "${dummy[@]/SHAPE/qwen3.5-397b-a17b}" --dummy-layers 8 --context 4096 --decode-tokens 32 --repeats 2 ;;
     *) echo "no step is called $1"; return 2 ;;
   esac
