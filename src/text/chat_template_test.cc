@@ -162,6 +162,22 @@ TEST(ChatTemplate, BoundsHostileTemplates) {
   }
 }
 
+// A byte that is no UTF-8 counts as U+FFFD, whose own encoding is longer.
+TEST(ChatTemplate, StripsBytesThatAreNotUtf8) {
+  const std::string text = "'\xff\xff\xff\xff|\xff\xff'";
+  for (const auto& [method, left] :
+       {std::pair("strip", "|"), std::pair("lstrip", "|~~"), std::pair("rstrip", "~~~~|")}) {
+    const auto parsed = ChatTemplate::parse("{{ " + text + "." + method + "('\xff') | replace('\xff', '~') }}");
+    ASSERT_TRUE(parsed.ok()) << parsed.error().message();
+    const auto rendered = (*parsed)->render(Json::object());
+    ASSERT_TRUE(rendered.ok()) << rendered.error().message();
+    EXPECT_EQ(*rendered, left) << method;
+  }
+  const auto all = ChatTemplate::parse("[{{ '\xff\xff'.strip('\xff') }}]");
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ((*all)->render(Json::object()).value(), "[]");
+}
+
 TEST(ChatTemplate, BoundsTheContextsDepth) {
   Json deep = 1;
   for (int i = 0; i < 5000; ++i) {

@@ -292,12 +292,16 @@ std::string capitalize(std::string_view text) {
 std::string_view strip(std::string_view text, const Value* characters) {
   if (characters == nullptr || characters->is(Type::kNone)) return strip_left(strip_right(text));
   if (!characters->is(Type::kString)) fail("characters to strip must be a string");
-  const std::u32string set = to_code_points(characters->text), all = to_code_points(text);
-  size_t first = 0, last = all.size(), begin = 0, end = text.size();
-  const auto bytes = [](char32_t c) { return c < 0x80 ? 1u : c < 0x800 ? 2u : c < 0x10000 ? 3u : 4u; };
-  while (first < last && set.find(all[first]) != std::u32string::npos) begin += bytes(all[first++]);
-  while (last > first && set.find(all[last - 1]) != std::u32string::npos) end -= bytes(all[--last]);
-  return text.substr(begin, end - begin);
+  const std::u32string set = to_code_points(characters->text);
+  const auto goes = [&](const Decoded& c) { return set.find(c.code_point) != std::u32string::npos; };
+  size_t begin = 0, end = 0;
+  for (size_t i = 0; i < text.size();) {
+    const Decoded c = decode_utf8(text, i);
+    i += c.length;
+    if (!goes(c)) end = i;
+    if (end == 0) begin = i;
+  }
+  return end == 0 ? std::string_view() : text.substr(begin, end - begin);
 }
 
 std::string replace_text(Runtime& runtime, std::string_view text, std::string_view from, std::string_view to,
