@@ -46,7 +46,7 @@ races_of_rows() { sanitize racecheck "$bin/gpu_rows_test" --op "$1" --without-ro
 races_of_kernels() {
   sanitize racecheck --kernel-name "kernel_substring=$1" "${steps[@]}" --force linear=cuda_phased
 }
-bench_of() { "$bin/assay" bench "${@:2}" --batch 1,8,64 --ops --json >"$out/bench-$1.json"; }
+bench_of() { "$bin/assay" bench "${@:2}" --batch "${batches:-1,8,64}" --ops --json >"$out/bench-$1.json"; }
 serve() { "$bin/end_to_end_test" --gtest_filter="Serving.$1*"; }
 step() {
   case $1 in
@@ -73,8 +73,7 @@ step() {
       "$bin/gpu_rows_bench" --json "$out/rows-bench.json" &&
         bench_of pocket "${pocket[@]}" --context 512 &&
         bench_of 35b "${dummy[@]/SHAPE/qwen3.5-35b-a3b}" --context 4096,8192 --decode-tokens 64 &&
-        bench_of 122b "${dummy[@]/SHAPE/qwen3.5-122b-a10b}" --context 4096 --decode-tokens 32 --repeats 2 \
-          --memory-utilization 0.96 &&
+        batches=1,8,48 bench_of 122b "${dummy[@]/SHAPE/qwen3.5-122b-a10b}" --context 4096 --decode-tokens 32 --repeats 2 &&
         bench_of 397b "${dummy[@]/SHAPE/qwen3.5-397b-a17b}" --dummy-layers 8 --context 4096 --decode-tokens 32 --repeats 2 ;;
     *) echo "no step is called $1"; return 2 ;;
   esac
