@@ -1,5 +1,7 @@
 #include "backend/make_device.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace assay::backend {
@@ -11,6 +13,17 @@ TEST(MakeDevice, MakesTheCpuWithAsManyThreadsAsAsked) {
   EXPECT_EQ((*device)->caps().backend, device::Backend::kCpu);
   EXPECT_EQ((*device)->caps().multiprocessors, 3);
   EXPECT_TRUE(describe_machine(device::Backend::kCpu).empty());
+}
+
+TEST(MakeDevice, FillsLargeMemoryAsAskedAndNothingBeyond) {
+  for (const int threads : {1, 3}) {
+    const auto device = std::move(make_device("cpu", threads)).value();
+    constexpr size_t kBytes = (size_t{20} << 20) + 11;
+    std::vector<std::byte> memory(kBytes + 2, std::byte{1}), wanted(kBytes + 2, std::byte{0xFF});
+    wanted.front() = wanted.back() = std::byte{1};
+    device->fill(memory.data() + 1, 0xFF, kBytes);
+    EXPECT_TRUE(memory == wanted) << threads;
+  }
 }
 
 TEST(MakeDevice, RefusesWhatItDoesNotKnow) {

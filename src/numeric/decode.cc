@@ -1,5 +1,7 @@
 #include "numeric/decode.h"
 
+#include <array>
+
 #include "base/check.h"
 #include "numeric/bf16.h"
 #include "numeric/f16.h"
@@ -14,15 +16,25 @@ const std::byte* row_start(const EncodedMatrix& matrix, ConstBytes bytes, int64_
   return bytes.data() + row * row_bytes;
 }
 
+constexpr std::array<double, 16> kE2m1Values = [] {
+  std::array<double, 16> values{};
+  for (size_t code = 0; code < values.size(); ++code) values[code] = e2m1_to_float(static_cast<uint8_t>(code));
+  return values;
+}();
+
+// nvfp4_value() of a row: code and scale multiply exactly in fp64 too.
 template <class T>
 void decode_nvfp4(const EncodedMatrix& matrix, int64_t row, T* out) {
   CHECK(matrix.cols % kNvfp4Block == 0, "{} columns in {}", matrix.cols, matrix.name);
   const int64_t blocks = matrix.cols / kNvfp4Block;
   const auto* codes = reinterpret_cast<const uint8_t*>(row_start(matrix, matrix.data, row, matrix.cols / 2));
   const auto* scales = reinterpret_cast<const uint8_t*>(row_start(matrix, matrix.scales, row, blocks));
-  for (int64_t column = 0; column < matrix.cols; ++column) {
-    const double product = nvfp4_product(nvfp4_code(codes, column), scales[column / kNvfp4Block]);
-    out[column] = static_cast<T>(product * static_cast<double>(matrix.global_scale));
+  const double global_scale = matrix.global_scale;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const double scale = e4m3_to_float(scales[block]);
+    for (int64_t i = block * kNvfp4Block; i < (block + 1) * kNvfp4Block; ++i) {
+      out[i] = static_cast<T>(kE2m1Values[nvfp4_code(codes, i)] * scale * global_scale);
+    }
   }
 }
 

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "backend/cpu/thread_pool.h"
 #include "base/huge_pages.h"
@@ -16,6 +18,9 @@ namespace assay::cpu {
 namespace {
 
 constexpr size_t kAlignment = 256;
+// From here on the page faults of fresh memory are worth threads: 674 MB in 0.25 to 0.37 s by one, 0.08 to 0.14 by two
+// (EPYC).
+constexpr size_t kSharedFillBytes = size_t{16} << 20;
 
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
@@ -66,7 +71,16 @@ class CpuDevice : public device::Device {
 
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void fill(void* to, int byte, size_t bytes) override { std::memset(to, byte, bytes); }
+  void fill(void* to, int byte, size_t bytes) override {
+    const size_t parts = bytes < kSharedFillBytes ? 1 : static_cast<size_t>(pool_.threads());
+    const auto fill_part = [=](size_t part) {
+      const size_t first = bytes * part / parts, last = bytes * (part + 1) / parts;
+      std::memset(static_cast<char*>(to) + first, byte, last - first);
+    };
+    std::vector<std::jthread> others;  // not the pool's: callers may be several
+    for (size_t part = 1; part < parts; ++part) others.emplace_back(fill_part, part);
+    fill_part(0);
+  }
   device::Stream stream() override { return {device::Backend::kCpu, &pool_}; }
   void synchronize() override {}
 
