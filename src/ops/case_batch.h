@@ -26,9 +26,10 @@ struct CaseBatch {
   int32_t stride = 0;
   int32_t page_count = 0;  // of the pool: more than are used, and those in no order
 
-  // Slots: sequence s reads 2 s or, if fresh, nothing, and writes 2 s + 1. Pages: of sequences past 4,000 tokens the
-  // first 60 pages are `prefix_pages` of the pool in turn, the same of all of them, as where they share a prefix: pools
-  // stay small. No tile or stride of a row is a multiple of 13, so that a wrong page still is another page.
+  // Slots: sequence s reads 2 s or, if fresh, nothing, and writes 2 s + 1. Pages: of sequences past 500 tokens the
+  // first pages, 60 at most, are `prefix_pages` of the pool in turn, the same of all of them, as where they share a
+  // prefix: pools stay small. No tile or stride of a row is a multiple of 13, so that a wrong page still is another
+  // page.
   CaseBatch(std::vector<CaseSequence> list, CaseRandom& random, int32_t prefix_pages = 13)
       : sequences(std::move(list)) {
     int32_t pages = 0;
@@ -72,8 +73,8 @@ struct CaseBatch {
     return (s.position + s.tokens + kCasePageTokens - 1) / kCasePageTokens;
   }
   static int32_t shared_pages(const CaseSequence& s) {
-    constexpr int32_t kPrefix = 60;
-    return s.position >= 4000 ? kPrefix : 0;
+    constexpr int32_t kPrefix = 60, kLong = 500;
+    return s.position >= kLong ? std::min(kPrefix, s.position / kCasePageTokens - 1) : 0;
   }
   int32_t tokens() const { return static_cast<int32_t>(positions.size()); }
   int32_t slots() const { return 2 * static_cast<int32_t>(sequences.size()) + 1; }
@@ -138,7 +139,11 @@ inline std::vector<CaseSteps> case_steps(const CaseContext& context, bool long_c
     all.push_back({"prompt of 65", {{0, 65}}, 0});
     all.push_back({"cut at 64", {{64, 33}}, 0});
     all.push_back(mixed);
-    if (long_context) all.push_back({"past 4096", {{4095, 1}, {4096, 1}, {4230, 4}}, 2});
+    if (long_context) {
+      all.push_back({"past 4096", {{4095, 1}, {4096, 1}, {4230, 4}}, 2});
+      all.push_back(decode_at({530, 1100, 2300}));
+      all.push_back(decode_at({4300}));
+    }
     all.push_back({"prompts of which two begin within a page", {{37, 40}, {100, 5}, {0, 257}}, 0});
     all.push_back({"places of sequences that are not there", {{5, 1}, {64, 6}, {0, 0}, {0, 0}}, 1});
     for (const CaseValues values : unusual) {

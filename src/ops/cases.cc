@@ -107,7 +107,7 @@ int Bench::insert(Array array) {
 }
 
 int Bench::add(std::string name, DType dtype, int64_t rows, int64_t cols, Role role, int64_t pad, const Value& value) {
-  Array array{std::move(name), dtype, rows, cols, cols + pad, role, {}, {}, {}, {}};
+  Array array{std::move(name), dtype, rows, cols, contiguous_ ? cols : cols + pad, role, {}, {}, {}, {}};
   const size_t size = dtype_bytes(dtype);
   array.placed.resize(static_cast<size_t>(rows * array.stride) * size);
   if (role == Role::kOutput) {
@@ -118,22 +118,26 @@ int Bench::add(std::string name, DType dtype, int64_t rows, int64_t cols, Role r
     }
   }
   if (role == Role::kInOut) array.writable.assign(array.placed.size(), kNo);
-  for (int64_t row = 0; value && row < rows; ++row) {
-    for (int64_t col = 0; col < cols; ++col) {
-      std::byte* to = array.placed.data() + static_cast<size_t>(row * array.stride + col) * size;
-      const double number = value(row, col);
-      if (dtype == DType::kF32) {
-        const auto single = static_cast<float>(number);
-        std::memcpy(to, &single, size);
-      } else if (dtype == DType::kI32) {
-        const auto integer = static_cast<int32_t>(number);
-        std::memcpy(to, &integer, size);
-      } else {
-        CHECK(dtype == DType::kBf16, "array of {}", dtype_name(dtype));
-        const numeric::Bf16 half = numeric::bf16_from_float(static_cast<float>(number));
-        std::memcpy(to, &half, size);
+  const auto place_all = [&](auto rounded) {
+    for (int64_t row = 0; row < rows; ++row) {
+      std::byte* to = array.placed.data() + static_cast<size_t>(row * array.stride) * size;
+      for (int64_t col = 0; col < cols; ++col, to += size) {
+        const auto element = rounded(value(row, col));
+        std::memcpy(to, &element, sizeof(element));
       }
     }
+  };
+  if (!value) return insert(std::move(array));
+  switch (dtype) {
+    case DType::kF32:
+      place_all([](double number) { return static_cast<float>(number); });
+      break;
+    case DType::kI32:
+      place_all([](double number) { return static_cast<int32_t>(number); });
+      break;
+    default:
+      CHECK(dtype == DType::kBf16, "array of {}", dtype_name(dtype));
+      place_all([](double number) { return numeric::bf16_from_float(static_cast<float>(number)); });
   }
   return insert(std::move(array));
 }
@@ -185,30 +189,23 @@ void Bench::place(int poison) {
   }
 }
 
+void Bench::place_turned(int poison) {
+  place(poison);
+  for (const Array& array : arrays_) {
+    if (array.role == Role::kOutput || (array.dtype != DType::kF32 && array.dtype != DType::kBf16)) continue;
+    std::vector<std::byte> turned = array.placed;
+    const size_t size = dtype_bytes(array.dtype);
+    for (size_t last = kZone + size - 1; last < turned.size() - kZone; last += size) turned[last] ^= std::byte{0x80};
+    device_.upload(array.memory.data(), turned.data(), turned.size());
+  }
+}
+
 void Bench::fetch() {
   for (Array& array : arrays_) {
     if (array.role == Role::kInput) continue;
     array.fetched.resize(array.placed.size());
     device_.download(array.fetched.data(), array.memory.data(), array.fetched.size());
   }
-}
-
-double Bench::element(const std::vector<std::byte>& image, const Array& array, int64_t row, int64_t col) const {
-  const size_t size = dtype_bytes(array.dtype);
-  const std::byte* from = image.data() + kZone + static_cast<size_t>(row * array.stride + col) * size;
-  if (array.dtype == DType::kF32) return load_unaligned<float>(from);
-  if (array.dtype == DType::kI32) return load_unaligned<int32_t>(from);
-  return numeric::bf16_to_float(load_unaligned<numeric::Bf16>(from));
-}
-
-double Bench::at(int index, int64_t row, int64_t col) const {
-  const Array& array = arrays_[static_cast<size_t>(index)];
-  return element(array.fetched, array, row, col);
-}
-
-double Bench::initial(int index, int64_t row, int64_t col) const {
-  const Array& array = arrays_[static_cast<size_t>(index)];
-  return element(array.placed, array, row, col);
 }
 
 std::vector<double> Bench::initial_row(int index, int64_t row) const {
@@ -308,10 +305,10 @@ std::vector<int32_t> token_counts(const CaseContext& context, int32_t bucket_tok
   } else if (context.effort == Effort::kWeights) {
     counts = {7};
   } else {
-    counts = {1, 2, 3, 4, 7, 8, 16, 17, 33, 64, 65, 127, 257, bucket_tokens - 1, bucket_tokens};
+    counts = {1, 2, 3, 4, 6, 7, 8, 13, 16, 17, 22, 32, 33, 64, 65, 127, 257, bucket_tokens - 1, bucket_tokens};
     if (context.effort == Effort::kFull) {
       for (int32_t n = 1; n <= 9; ++n) counts.insert(n);
-      counts.insert({15, 31, 32, 37, 63, 101, 128, 129, 191, 255, 256, 511, 512, 513, bucket_tokens + 0});
+      counts.insert({15, 31, 37, 63, 101, 128, 129, 191, 255, 256, 511, 512, 513, bucket_tokens + 0});
     }
   }
   std::vector<int32_t> kept;

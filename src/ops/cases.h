@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "numeric/bf16.h"
 #include "ops/batch.h"
 #include "ops/impl.h"
 
@@ -65,6 +66,21 @@ class CaseRandom {
 
  private:
   uint64_t state_;
+};
+
+// Normal values for large arrays: 65,521 of them over and over, each stretch from a place of its own. A prime: no two
+// rows of a power of two meet the same ones.
+class CaseNoise {
+ public:
+  explicit CaseNoise(CaseRandom& random) : values_(65521) {
+    for (double& value : values_) value = random.normal();
+  }
+  double at(int64_t stretch, int64_t index) const {
+    return values_[(static_cast<size_t>(stretch) * 40503 + static_cast<size_t>(index)) % values_.size()];
+  }
+
+ private:
+  std::vector<double> values_;
 };
 
 struct Found {
@@ -131,10 +147,12 @@ class Bench {
   static constexpr int kNan = 0xFF;          // NaN in every float type, -1 as an integer
   static constexpr int kLargeFinite = 0x7F;  // 3.4e38 as bf16 and as fp32
 
-  explicit Bench(device::Device& device) : device_(device) {}
+  // contiguous: rows follow each other without pads, as most arrays of a served step do.
+  explicit Bench(device::Device& device, bool contiguous = false) : device_(device), contiguous_(contiguous) {}
 
   using Value = std::function<double(int64_t row, int64_t col)>;
-  // pad: elements after each row that nobody may write. Values are rounded to the dtype. Outputs need no value.
+  // pad: elements after each row that nobody may write, unless rows are contiguous. Values are rounded to the dtype.
+  // Outputs need no value.
   int add(std::string name, DType dtype, int64_t rows, int64_t cols, Role role, int64_t pad, const Value& value = {});
   int add_bytes(std::string name, ConstBytes bytes, Role role);
   template <class T>
@@ -155,10 +173,18 @@ class Bench {
 
   // Uploads everything; outputs, pads and zones hold the poison byte.
   void place(int poison);
+  // The same with the sign of every float that the op reads turned: what a row keeps of an address is then stale.
+  void place_turned(int poison);
   // Downloads what the op writes.
   void fetch();
-  double at(int array, int64_t row, int64_t col) const;       // as fetched
-  double initial(int array, int64_t row, int64_t col) const;  // as placed
+  double at(int array, int64_t row, int64_t col) const {  // as fetched
+    const Array& read = arrays_[static_cast<size_t>(array)];
+    return element(read.fetched, read, row, col);
+  }
+  double initial(int array, int64_t row, int64_t col) const {  // as placed
+    const Array& read = arrays_[static_cast<size_t>(array)];
+    return element(read.placed, read, row, col);
+  }
   std::vector<double> initial_row(int array, int64_t row) const;
   ConstBytes bytes(int array) const;  // as fetched, without zones
   // After fetch(): compares what must not have changed, inputs too, with what was placed.
@@ -177,11 +203,18 @@ class Bench {
     std::vector<std::byte> writable;         // of each byte of the array 0xFF or 0; empty for inputs
     device::Buffer memory;
   };
-  double element(const std::vector<std::byte>& image, const Array& array, int64_t row, int64_t col) const;
+  static double element(const std::vector<std::byte>& image, const Array& array, int64_t row, int64_t col) {
+    const int64_t index = row * array.stride + col;
+    const std::byte* first = image.data() + kZone;
+    if (array.dtype == DType::kF32) return load_unaligned<float>(first + 4 * index);
+    if (array.dtype == DType::kI32) return load_unaligned<int32_t>(first + 4 * index);
+    return numeric::bf16_to_float(load_unaligned<numeric::Bf16>(first + 2 * index));
+  }
   int insert(Array array);
   bool input_intact(const Array& array) const;
   static int64_t first_overwritten(const Array& array);
   device::Device& device_;
+  bool contiguous_;
   std::vector<Array> arrays_;
   int poison_ = kNan;
 };

@@ -187,6 +187,11 @@ void run_chains(ReadyRow<Op>& row, std::vector<ops::Case<Op>>& cases, const Chai
       const size_t index = chain % 2 == 0 ? i : cases.size() - 1 - i;
       ops::Case<Op>& made = cases[index];
       comparison.set_case(made.name);
+      // A buffer of a served step holds something else every time: first something else, then the case.
+      if (chain == 0 && (i == 0 || i + 1 == cases.size())) {
+        made.bench->place_turned(poison);
+        row.run(made);
+      }
       made.bench->place(poison);
       if (made.tap) made.tap->clear();
       // A tap that is judged every time cannot be recorded.

@@ -1,9 +1,11 @@
 // Faults of linear, experts and router: formats, layouts, tiles, shapes, routing.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "fault.h"
 #include "fault_tables.h"
+#include "numeric/decode.h"
 #include "numeric/nvfp4.h"
 #include "ops/experts/experts.h"
 #include "ops/linear/linear.h"
@@ -137,6 +139,64 @@ void leave_tile(L& run, int64_t first, int64_t count) {
   }
 }
 
+// The inputs of the first run with each address, whatever is there by now.
+void keep_inputs(L& run) {
+  static std::map<const void*, std::vector<float>> kept;
+  if (run.after) return;
+  if (run.index == 0) kept.clear();
+  const ops::ConstView x = run.args.x;
+  std::vector<float>& values = kept[x.data];
+  if (values.empty()) {
+    for (int64_t i = 0; i < x.rows * x.cols; ++i) values.push_back(get(x, i / x.cols, i % x.cols));
+  }
+  change_inputs(run, [&](int64_t t, int64_t k, float) { return values[static_cast<size_t>(t * x.cols + k)]; });
+}
+
+// Down projections anew from their weights, with narrow sums, of up to eight tokens.
+class NarrowDown {
+ public:
+  void keep(const ops::WeightSource& source) { matrices_ = source.matrices; }
+  void run(E& run) const {
+    const auto& args = run.args;
+    if (args.residual || args.shared || args.y.rows > 8) return;
+    for (int64_t t = 0; t < args.y.rows; ++t) {
+      std::vector<float> sums(static_cast<size_t>(run.desc.hidden));
+      for (int64_t i = 0; i < args.ids.cols; ++i) {
+        const auto expert = static_cast<size_t>(args.ids.row<int32_t>(t)[i]);
+        const std::vector<float> h = hidden(run, t, 3 * expert);
+        std::vector<float> w(h.size());
+        for (size_t n = 0; n < sums.size(); ++n) {
+          numeric::decode_row(matrices_[3 * expert + 2], static_cast<int64_t>(n), w.data());
+          float sum = 0;
+          for (size_t j = 0; j < h.size(); ++j) sum = narrow_sum(sum, w[j] * h[j]);
+          sums[n] += get(args.weights, t, i) * sum;
+        }
+      }
+      for (size_t n = 0; n < sums.size(); ++n) set(args.y, t, static_cast<int64_t>(n), sums[n]);
+    }
+  }
+
+ private:
+  std::vector<float> hidden(E& run, int64_t t, size_t gate) const {
+    std::vector<float> h;
+    std::vector<double> g(static_cast<size_t>(run.desc.hidden)), u(g);
+    for (int64_t j = 0; j < run.desc.intermediate; ++j) {
+      numeric::decode_row(matrices_[gate], j, g.data());
+      numeric::decode_row(matrices_[gate + 1], j, u.data());
+      double gate_sum = 0, up_sum = 0;
+      for (size_t k = 0; k < g.size(); ++k) {
+        const double x = get(run.args.x, t, static_cast<int64_t>(k));
+        gate_sum += g[k] * x;
+        up_sum += u[k] * x;
+      }
+      const double value = gate_sum / (1 + std::exp(-gate_sum)) * up_sum;
+      h.push_back(static_cast<float>(ops::round_to_dtype(run.desc.activation, value)));
+    }
+    return h;
+  }
+  std::vector<numeric::EncodedMatrix> matrices_;
+};
+
 // ids as an array of its own that may be changed.
 ops::View own_ids(E& run) {
   const ops::ConstView& ids = run.args.ids;
@@ -162,8 +222,8 @@ void for_tokens_of(E& run, int32_t expert, const Change& change) {
 
 void add_linear_faults(std::vector<Entry>& list) {
   const auto add = [&](Fault<LinearOp> entry) { list.push_back(fault<LinearOp>(std::move(entry))); };
-  const auto after = [&](const char* name, std::function<void(L&)> change, bool rare = false) {
-    add({name,
+  const auto after = [&](std::string name, std::function<void(L&)> change, bool rare = false) {
+    add({std::move(name),
          [change](L& run) {
            if (run.after) change(run);
          },
@@ -227,6 +287,25 @@ void add_linear_faults(std::vector<Entry>& list) {
         run.args.x.row<char>(0) + (t + 1) * run.args.x.stride * static_cast<int64_t>(dtype_bytes(run.args.x.dtype)),
         run.args.x.dtype, 1, run.args.x.cols, run.args.x.stride);
     set(run.args.y, t, 0, get(run.args.y, t, 0) + 0 * get(beyond, 0, 0));
+  });
+  for (const int64_t tokens : {4, 6, 8, 13, 22, 32}) {
+    after(fmt::format("the last token is wrong for exactly {} tokens", tokens), [tokens](L& run) {
+      if (run.args.y.rows == tokens) scale(run.args.y.slice(tokens - 1, 1), 0.9f);
+    });
+  }
+  after("1 % off where rows have no pads", [](L& run) {
+    if (run.args.x.stride == run.args.x.cols) scale(run.args.y, 1.01f);
+  });
+  add({"keeps what it first read at an address", keep_inputs});
+  after("x is changed once it was read", [](L& run) {
+    const ops::View x(const_cast<void*>(run.args.x.data), run.args.x.dtype, 1, run.args.x.cols);
+    set(x, 0, 0, -get(x, 0, 0) - 1);
+  });
+  after("writes one byte past the workspace",
+        [](L& run) { static_cast<std::byte*>(run.launch.workspace.data)[run.launch.workspace.cols] ^= std::byte{1}; });
+  after("wrong in the second chain alone", [uses = std::make_shared<std::map<const void*, int>>()](L& run) {
+    if (run.index == 0) uses->clear();
+    if (++(*uses)[run.args.y.data] == 3) nudge(run.args.y, 0, 0, 1);
   });
   after("writes one element past the row", [](L& run) {
     const ops::View wide(run.args.y.data, run.args.y.dtype, run.args.y.rows, run.args.y.stride, run.args.y.stride);
@@ -345,6 +424,22 @@ void add_experts_faults(std::vector<Entry>& list) {
        },
        {},
        true});
+  const auto narrow = std::make_shared<NarrowDown>();
+  add({"sums of the down projection keep 16 bits",
+       [narrow](E& run) {
+         if (run.after) narrow->run(run);
+       },
+       [narrow](OwnWeight& own, size_t) { narrow->keep(own.source); }});
+  add({"takes its workspace for zeros", [](E& run) {
+         const ops::View& workspace = run.launch.workspace;
+         if (workspace.cols < 4) return;
+         if (!run.after) {
+           run.scratch.emplace_back(1);
+           std::memcpy(run.scratch.back().data(), workspace.data, sizeof(float));
+         } else {
+           set(run.args.y, 0, 0, get(run.args.y, 0, 0) + std::bit_cast<float>(run.scratch.back()[0]));
+         }
+       }});
   add({"shared expert left out", [](E& run) {
          if (!run.after) run.args.shared = {};
        }});
@@ -363,7 +458,35 @@ void add_experts_faults(std::vector<Entry>& list) {
        }});
 }
 
+// Logits anew with narrow sums, of up to 32 tokens.
+class NarrowLogits {
+ public:
+  void keep(const ops::WeightSource& source) { matrices_ = source.matrices; }
+  void run(R& run) const {
+    std::vector<float> w(static_cast<size_t>(run.desc.hidden));
+    for (int64_t e = 0; run.args.logits.rows <= 32 && e < run.desc.experts; ++e) {
+      numeric::decode_row(matrices_.front(), e, w.data());
+      for (int64_t t = 0; t < run.args.logits.rows; ++t) {
+        float sum = 0;
+        for (size_t k = 0; k < w.size(); ++k) sum = narrow_sum(sum, w[k] * get(run.args.x, t, static_cast<int64_t>(k)));
+        set(run.args.logits, t, e, static_cast<float>(ops::round_to_dtype(run.desc.activation, sum)));
+      }
+    }
+  }
+
+ private:
+  std::vector<numeric::EncodedMatrix> matrices_;
+};
+
 void add_router_faults(std::vector<Entry>& list) {
+  const auto narrow = std::make_shared<NarrowLogits>();
+  list.push_back(fault<RouterOp>({"sums of logits keep 16 bits",
+                                  [narrow](R& run) {
+                                    if (run.after && run.args.logits) narrow->run(run);
+                                  },
+                                  [narrow](OwnWeight& own, size_t which) {
+                                    if (which == 0) narrow->keep(own.source);
+                                  }}));
   const auto after = [&](const char* name, std::function<void(R&)> change) {
     list.push_back(fault<RouterOp>({name, [change](R& run) {
                                       if (run.after) change(run);

@@ -227,6 +227,30 @@ void add_attention(std::vector<Entry>& list) {
       for (int32_t h = 0; batch.positions[t] < 8 && h < run.desc.heads; ++h) narrow_values(run, t, h);
     }
   });
+  add("one sequence alone past 4096 is 1 % off", [](A& run) {
+    if (run.after && run.args.batch.tokens.total == 1 && run.args.batch.positions[0] > 4096) scale(run.args.out, 1.01f);
+  });
+  add("positions from 512 to 2047 are 1 % off", [](A& run) {
+    for (int32_t t = 0; run.after && t < run.args.batch.tokens.total; ++t) {
+      const int32_t position = run.args.batch.positions[t];
+      if (position >= 512 && position < 2048) scale(run.args.out.slice(t, 1), 1.01f);
+    }
+  });
+  add("one token of one sequence is 1 % off", [](A& run) {
+    if (run.after && run.args.batch.tokens.total == 1) scale(run.args.out, 1.01f);
+  });
+  add("a key that was read is written", [](A& run) {
+    if (!run.after) return;
+    const auto& cache = run.args.cache;
+    const ops::View k(cache.k, cache.dtype, 1, int64_t{1} << 40);
+    const int64_t at = cache.offset(run.args.batch.page_table[0], 0, 0);
+    set(k, 0, at, get(k, 0, at) + 1);
+  });
+  add("1 % off where pages follow each other", [](A& run) {
+    const auto& cache = run.args.cache;
+    if (run.after && cache.page_stride == int64_t{cache.kv_heads} * cache.page_tokens * cache.head_dim)
+      scale(run.args.out, 1.01f);
+  });
   add("decode rows of a mixed step 1 % off", [](A& run) {
     const auto& tokens = run.args.batch.tokens;
     if (run.after && tokens.decode > 0 && tokens.decode < tokens.total)
@@ -308,6 +332,13 @@ void add_delta(std::vector<Entry>& list) {
                            },
                            {},
                            true}));
+  add("one token of one sequence is 1 % off", [](G& run) {
+    if (run.after && run.args.batch.tokens.total == 1) scale(run.args.out, 1.01f);
+  });
+  add("writes one element past its slot", [](G& run) {
+    const int64_t size = int64_t{run.desc.value_heads} * run.desc.key_dim * run.desc.value_dim;
+    if (run.after) run.args.state.delta[run.args.batch.state_write[0] * run.args.state.delta_stride + size] = 1;
+  });
   add("writes a slot of another sequence", [](G& run) {
     if (run.after) run.args.state.delta[run.args.state.delta_stride * 2 * run.args.batch.sequences] = 1;
   });

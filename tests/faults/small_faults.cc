@@ -1,9 +1,12 @@
 // Faults of embed, rms_norm, silu_mul and sample; and the list of all.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "fault.h"
 #include "fault_tables.h"
+#include "numeric/decode.h"
 #include "ops/embed/embed.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/sample/sample.h"
@@ -18,6 +21,42 @@ void add_after(std::vector<Entry>& list, const char* name, std::function<void(Ru
                               if (run.after) change(run);
                             }}));
 }
+
+// Zero-centred rows anew, with sums of squares that keep eleven bits in each of eight lanes.
+class NarrowSquares {
+ public:
+  void keep(const ops::WeightSource& source) {
+    w_.resize(static_cast<size_t>(source.matrices[0].cols));
+    numeric::decode_row(source.matrices[0], 0, w_.data());
+  }
+  void run(Run<ops::RmsNormOp>& run) const {
+    const ops::ConstView& x = run.args.x;
+    const bool plain = run.args.gather == nullptr && x.data != run.args.y.data;
+    if (!plain || run.desc.kind != ops::NormKind::kZeroCentred) return;
+    for (int64_t t = 0; t < x.rows; ++t) {
+      for (int64_t first = 0; first < x.cols; first += run.desc.width) {
+        const double mean = narrow_sum_of_squares(run, t, first) / static_cast<double>(run.desc.width);
+        const double factor = 1 / std::sqrt(mean + run.desc.eps);
+        for (int64_t i = 0; i < run.desc.width; ++i) {
+          const double y = get(x, t, first + i) * factor * (1 + w_[static_cast<size_t>(i)]);
+          set(run.args.y, t, first + i, static_cast<float>(y));
+        }
+      }
+    }
+  }
+
+ private:
+  static double narrow_sum_of_squares(const Run<ops::RmsNormOp>& run, int64_t t, int64_t first) {
+    float lanes[8] = {};
+    for (int64_t i = 0; i < run.desc.width; ++i) {
+      const float value = get(run.args.x, t, first + i);
+      float& lane = lanes[static_cast<size_t>(i) % std::size(lanes)];
+      lane = std::bit_cast<float>(std::bit_cast<uint32_t>(lane + value * value) & 0xFFFFE000u);
+    }
+    return std::accumulate(std::begin(lanes), std::end(lanes), 0.0);
+  }
+  std::vector<double> w_;
+};
 
 void add_norm(std::vector<Entry>& list) {
   using ops::RmsNormOp;
@@ -47,6 +86,37 @@ void add_norm(std::vector<Entry>& list) {
                                    }}));
   list.push_back(fault<RmsNormOp>(
       {"N64 a residual that is not finite is not flagged", [](N& run) { run.launch.flags = nullptr; }}));
+  add_after<RmsNormOp>(list, "a flag where a square overflows", [](N& run) {
+    for (int64_t i = 0; run.desc.kind == ops::NormKind::kZeroCentred && i < run.args.x.rows * run.args.x.cols; ++i) {
+      const float value = get(run.args.x, i / run.args.x.cols, i % run.args.x.cols);
+      const bool read = run.args.gather == nullptr && run.args.x.data != run.args.y.data;
+      if (read && std::isfinite(value) && !std::isfinite(value * value))
+        run.launch.flags->words[run.launch.layer] |= ops::Sentinel::kNonFiniteResidual;
+    }
+  });
+  add_after<RmsNormOp>(list, "a square that overflows gives NaN", [](N& run) {
+    for (int64_t t = 0; t < run.args.x.rows && !run.args.gather; ++t) {
+      if (std::abs(get(run.args.x, t, run.args.x.cols - 1)) > 1e20f) scale(run.args.y.slice(t, 1), std::nanf(""));
+    }
+  });
+  const auto narrow = std::make_shared<NarrowSquares>();
+  list.push_back(fault<RmsNormOp>({"sums of squares keep 11 bits",
+                                   [narrow](N& run) {
+                                     if (run.after) narrow->run(run);
+                                   },
+                                   [narrow](OwnWeight& own, size_t) { narrow->keep(own.source); }}));
+  add_after<RmsNormOp>(list, "1 % off where rows have no pads", [](N& run) {
+    if (run.args.x.stride == run.args.x.cols) scale(run.args.y, 1.01f);
+  });
+  add_after<RmsNormOp>(list, "x is changed once it was read", [](N& run) {
+    const ops::View x(const_cast<void*>(run.args.x.data), run.args.x.dtype, 1, run.args.x.cols, run.args.x.stride);
+    if (run.args.x.data != run.args.y.data) set(x, 0, 0, -get(x, 0, 0) - 1);
+  });
+  add_after<RmsNormOp>(list, "writes one element past the last row", [](N& run) {
+    const ops::View& y = run.args.y;
+    const ops::View wide(y.data, y.dtype, y.rows, y.cols + 1, y.stride);
+    set(wide, y.rows - 1, y.cols, 1);
+  });
   add_after<RmsNormOp>(list, "a flag of another layer", [](N& run) {
     uint32_t* words = run.launch.flags->words + run.launch.layer;
     words[1] |= words[0];

@@ -193,6 +193,7 @@ void add_cache(const AttentionDesc& desc, const CaseBatch& batch, const Cancelli
     const int32_t page = batch.page_table[s * static_cast<size_t>(batch.stride)];
     if (page >= 0) first_of[static_cast<size_t>(page)] = static_cast<int64_t>(s);
   }
+  const CaseNoise noise(random);
   const auto value = [&](int64_t row, int64_t col, bool key) {
     const auto slot = static_cast<int32_t>(col / desc.head_dim % kCasePageTokens);
     if (slot >= live[static_cast<size_t>(row)]) return case_poison(row + slot);
@@ -200,7 +201,7 @@ void add_cache(const AttentionDesc& desc, const CaseBatch& batch, const Cancelli
       const int64_t s = first_of[static_cast<size_t>(row)], d = col % desc.head_dim;
       return key ? cancelling->k(s, col / desc.head_dim / kCasePageTokens, slot, d) : cancelling->v(s, slot, d);
     }
-    return random.normal() * (slot % 19 == 3 ? 4 : 1) * (1 + 0.1 * static_cast<double>(row % 7));
+    return noise.at(2 * row + (key ? 0 : 1), col) * (slot % 19 == 3 ? 4 : 1) * (1 + 0.1 * static_cast<double>(row % 7));
   };
   arrays.k = bench.add("k cache", desc.cache, batch.page_count, page, Role::kInput, 64,
                        [&](int64_t row, int64_t col) { return value(row, col, true); });
@@ -220,14 +221,13 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
     const auto batch = std::make_shared<CaseBatch>(steps.sequences, random);
     const int32_t tokens = batch->tokens();
     const int64_t width = int64_t{desc.heads} * desc.head_dim;
-    const int64_t page_stride = int64_t{desc.kv_heads} * kCasePageTokens * desc.head_dim + 64;
     Case<AttentionOp> made;
     made.name = steps.name;
     int64_t positions = 0;
     for (int32_t position : batch->positions) positions += position + 1;
     made.work = 2 * positions * width;
     made.bucket = batch->bucket();
-    made.bench = std::make_unique<Bench>(context.device);
+    made.bench = std::make_unique<Bench>(context.device, cases.size() % 2 == 0);
     Bench& bench = *made.bench;
     Arrays arrays{-1, -1, -1, -1, -1, -1};
     arrays.q = bench.add("q", desc.activation, tokens, width, Role::kInput, 64, [&](int64_t t, int64_t c) {
@@ -236,6 +236,7 @@ std::vector<Case<AttentionOp>> make_cases(const AttentionDesc& desc, const NoWei
       return random.normal() * (t % 4 == 1 ? 0.01 : t % 4 == 2 ? 8 : 1);
     });
     add_cache(desc, *batch, cancelling ? &sparse : nullptr, random, bench, arrays);
+    const int64_t page_stride = bench.view(arrays.k).stride;
     arrays.out = bench.add("out", desc.activation, tokens, width, Role::kOutput, 64);
     made.args.batch = batch->place(bench, steps.decode);
     made.args.q = bench.view(arrays.q);

@@ -14,7 +14,7 @@ std::vector<Case<EmbedOp>> make_cases(const EmbedDesc& desc, const EmbedOp::Weig
     made.name = fmt::format("ids T={}", tokens);
     made.work = tokens * desc.hidden;
     made.bucket = {tokens, tokens, tokens};
-    made.bench = std::make_unique<Bench>(context.device);
+    made.bench = std::make_unique<Bench>(context.device, cases.size() % 2 == 0);
     Bench& bench = *made.bench;
     const int ids = bench.add("ids", DType::kI32, tokens, 1, Role::kInput, 0, [&](int64_t t, int64_t) {
       return static_cast<double>(t == 0 ? desc.vocab - 1 : t == 1 ? 0 : random.below(desc.vocab));

@@ -216,7 +216,7 @@ Case<ExpertsOp> make_case(const ExpertsDesc& desc, const WeightSource& source, c
   made.name = setup.name;
   made.work = 3 * desc.hidden * desc.intermediate * desc.top_k * tokens;
   made.bucket = {tokens, tokens, tokens};
-  made.bench = std::make_unique<Bench>(context.device);
+  made.bench = std::make_unique<Bench>(context.device, tokens % 2 == 0);
   Bench& bench = *made.bench;
   Arrays arrays{-1, -1, -1, -1, -1, -1};
   arrays.x = bench.add("x", desc.activation, tokens, desc.hidden, Role::kInput, 64, setup.input);
@@ -231,7 +231,7 @@ Case<ExpertsOp> make_case(const ExpertsDesc& desc, const WeightSource& source, c
   made.args = {{0, tokens}, bench.view(arrays.x), bench.view(arrays.ids), bench.view(arrays.weights), {}, {},
                {},          bench.view(arrays.y)};
   if (setup.residual) {
-    for (int64_t t = 0; t < tokens; ++t) bench.expect_written(arrays.y, t * (desc.hidden + 64), desc.hidden);
+    for (int64_t t = 0; t < tokens; ++t) bench.expect_written(arrays.y, t * bench.view(arrays.y).stride, desc.hidden);
     made.args.residual = bench.view(arrays.y);
   }
   if (setup.shared) {

@@ -114,12 +114,12 @@ class Judge {
       : desc_(desc), bench_(bench), arrays_(arrays), batch_(batch), decode_(decode), kind_(kind) {}
 
   // All tokens of a sequence for one column of one head.
-  void column(size_t s, int32_t head, int32_t column, Comparison& comparison) const {
+  void column(size_t s, int32_t head, int32_t column, Comparison& comparison) {
     const auto size = static_cast<size_t>(desc_.key_dim);
     const int64_t matrix = int64_t{head} * desc_.key_dim * desc_.value_dim;
-    const int64_t key = int64_t{head / (desc_.value_heads / desc_.key_heads)} * desc_.key_dim;
     const int64_t value = int64_t{head} * desc_.value_dim + column;
-    std::vector<double> state(size), k(size), q(size);
+    read_vectors(s, head / (desc_.value_heads / desc_.key_heads));
+    std::vector<double> state(size);
     if (batch_.state_read[s] >= 0) {
       for (size_t i = 0; i < size; ++i) {
         state[i] = bench_.initial(arrays_.state, batch_.state_read[s],
@@ -138,14 +138,15 @@ class Judge {
       const double g = bench_.initial(arrays_.g, t, head), decay = std::exp(g),
                    beta = bench_.initial(arrays_.beta, t, head);
       const double v = bench_.initial(arrays_.v, t, value);
+      const Vectors& vectors = vectors_[static_cast<size_t>(t - begin)];
+      const std::span<const double> k = vectors.k, q = vectors.q;
+      const double k_norm = vectors.k_norm, q_norm = vectors.q_norm;
       double memory = 0, magnitudes = 0;
       for (size_t i = 0; i < size; ++i) {
-        k[i] = bench_.initial(arrays_.k, t, key + static_cast<int64_t>(i));
-        q[i] = bench_.initial(arrays_.q, t, key + static_cast<int64_t>(i));
         memory += decay * state[i] * k[i];
         magnitudes += std::abs(decay * state[i] * k[i]);
       }
-      const double delta = beta * (v - memory), k_norm = norm(k), q_norm = norm(q);
+      const double delta = beta * (v - memory);
       const TokenTerms token{g, decay, beta, v, delta, k_norm, q_norm, k, q};
       if (chunk) {
         error = decay * error + k_norm * chunk->local(token);
@@ -178,12 +179,40 @@ class Judge {
   }
 
  private:
+  // Of one token and one key head.
+  struct Vectors {
+    std::vector<double> k, q;
+    double k_norm, q_norm;
+  };
+  // Of the sequence's tokens, unless the last call was for the same.
+  void read_vectors(size_t s, int32_t key_head) {
+    if (sequence_ == s && key_head_ == key_head) return;
+    sequence_ = s;
+    key_head_ = key_head;
+    vectors_.clear();
+    const int64_t first = int64_t{key_head} * desc_.key_dim;
+    const auto read = [&](int array, int64_t t) {
+      std::vector<double> values(static_cast<size_t>(desc_.key_dim));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = bench_.initial(array, t, first + static_cast<int64_t>(i));
+      return values;
+    };
+    for (int64_t t = batch_.query_start[s]; t < batch_.query_start[s + 1]; ++t) {
+      Vectors made{read(arrays_.k, t), read(arrays_.q, t), 0, 0};
+      made.k_norm = norm(made.k);
+      made.q_norm = norm(made.q);
+      vectors_.push_back(std::move(made));
+    }
+  }
+
   const GatedDeltaDesc& desc_;
   const Bench& bench_;
   const Arrays& arrays_;
   const CaseBatch& batch_;
   int32_t decode_;
   Evidence kind_;
+  std::optional<size_t> sequence_;
+  int32_t key_head_ = 0;
+  std::vector<Vectors> vectors_;
 };
 
 // Vectors of which three places are not zero, a distance apart that differs from sequence to sequence. The state holds
@@ -243,7 +272,7 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
     made.name = steps.name;
     made.work = 4 * tokens * elements;
     made.bucket = batch->bucket();
-    made.bench = std::make_unique<Bench>(context.device);
+    made.bench = std::make_unique<Bench>(context.device, cases.size() % 2 == 0);
     Bench& bench = *made.bench;
     const auto unit_k = unit_heads(tokens, desc.key_heads, desc.key_dim, 1, random);
     const auto unit_q =
@@ -275,23 +304,26 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
     });
     arrays.beta = bench.add("beta", DType::kF32, tokens, desc.value_heads, Role::kInput, 0,
                             [&](int64_t, int64_t) { return random.uniform(); });
+    std::vector<bool> read(static_cast<size_t>(batch->slots()));
+    for (const int32_t slot : batch->state_read) {
+      if (slot >= 0) read[static_cast<size_t>(slot)] = true;
+    }
+    const CaseNoise noise(random);
     arrays.state =
         bench.add("state", DType::kF32, batch->slots(), elements, Role::kInOut, 64, [&](int64_t slot, int64_t i) {
-          const bool read =
-              std::find(batch->state_read.begin(), batch->state_read.end(), slot) != batch->state_read.end();
-          if (!read) return case_poison(slot + i);
+          if (!read[static_cast<size_t>(slot)]) return case_poison(slot + i);
           if (cancelling) return sparse.state(slot / 2, i / desc.value_dim % desc.key_dim, i % desc.value_dim);
           const bool chosen = not_finite && steps.variant == 1 && slot == 0;
-          return chosen && i == elements - desc.value_dim + bad_column ? INFINITY : 0.3 * random.normal();
+          return chosen && i == elements - desc.value_dim + bad_column ? INFINITY : 0.3 * noise.at(slot, i);
         });
     for (size_t s = 0; s < batch->sequences.size(); ++s) {
       if (batch->sequences[s].tokens == 0) continue;
-      bench.expect_written(arrays.state, batch->state_write[s] * (elements + 64), elements);
+      bench.expect_written(arrays.state, batch->state_write[s] * bench.view(arrays.state).stride, elements);
     }
     arrays.out = bench.add("out", desc.activation, tokens, values, Role::kOutput, 64);
     RecurrentStateView state;
     state.delta = bench.pointer<float>(arrays.state);
-    state.delta_stride = elements + 64;
+    state.delta_stride = bench.view(arrays.state).stride;
     made.args = {batch->place(bench, steps.decode),
                  bench.view(arrays.q),
                  bench.view(arrays.k),
@@ -308,7 +340,7 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
     made.digest = !not_finite;  // NaNs have many encodings
     made.judge = [&bench, desc, arrays, batch, tokens, seed, work, kind, bad,
                   decode = steps.decode](Comparison& comparison) {
-      const Judge judge(desc, bench, arrays, *batch, decode, kind);
+      Judge judge(desc, bench, arrays, *batch, decode, kind);
       const int64_t columns = int64_t{desc.value_heads} * desc.value_dim;
       // Odd, so that all residues of a tile are met in turn.
       const int64_t step = std::max<int64_t>(1, 4 * tokens * columns * desc.key_dim / work) | 1;

@@ -43,12 +43,13 @@ struct Arrays {
   int x, y, residual;
 };
 
-Case<LinearOp> place(const Setup& setup, const CaseContext& context, const Bench::Value& input) {
+Case<LinearOp> place(const Setup& setup, const CaseContext& context, const Bench::Value& input,
+                     bool contiguous = false) {
   Case<LinearOp> made;
   const LinearDesc& desc = setup.desc;
   made.work = setup.tokens * desc.n * desc.k;
   made.bucket = {setup.tokens, setup.tokens, setup.tokens};
-  made.bench = std::make_unique<Bench>(context.device);
+  made.bench = std::make_unique<Bench>(context.device, contiguous);
   Bench& bench = *made.bench;
   // Two more rows than tokens: padding that must not matter.
   const int x = bench.add(
@@ -63,7 +64,7 @@ Case<LinearOp> place(const Setup& setup, const CaseContext& context, const Bench
   made.args.x = bench.view(x).slice(0, setup.tokens);
   made.args.y = bench.view(y);
   if (in_place) {
-    for (int64_t t = 0; t < setup.tokens; ++t) bench.expect_written(y, t * (desc.n + kTile), desc.n);
+    for (int64_t t = 0; t < setup.tokens; ++t) bench.expect_written(y, t * bench.view(y).stride, desc.n);
     made.args.residual = bench.view(y);
   }
   if (setup.residual == Residual::kApart) {
@@ -87,11 +88,14 @@ double not_finite_input(const LinearDesc& desc, int64_t t, int64_t k, double usu
 // Outputs, computed in fp64: at least 256 and some of every tile of 64, of all tokens or as many as the work allows.
 void add_sampled(const Setup& setup, const CaseContext& context, std::vector<Case<LinearOp>>& cases) {
   CaseRandom random(context.seed + static_cast<uint64_t>(setup.tokens));
-  Case<LinearOp> made = place(setup, context, [&](int64_t t, int64_t k) {
-    const auto* known = activation_input(context, t, setup.desc.k);
-    const double usual = known == nullptr ? mixed_input(random, t, k) : (*known)[static_cast<size_t>(k)];
-    return setup.not_finite ? not_finite_input(setup.desc, t, k, usual) : usual;
-  });
+  Case<LinearOp> made = place(
+      setup, context,
+      [&](int64_t t, int64_t k) {
+        const auto* known = activation_input(context, t, setup.desc.k);
+        const double usual = known == nullptr ? mixed_input(random, t, k) : (*known)[static_cast<size_t>(k)];
+        return setup.not_finite ? not_finite_input(setup.desc, t, k, usual) : usual;
+      },
+      cases.size() % 2 == 0);
   made.digest = !setup.not_finite;  // NaNs have many encodings
   made.name = fmt::format("{} T={} decode={}{}", setup.not_finite ? "not finite" : "mixed", setup.tokens, setup.decode,
                           setup.residual == Residual::kNone    ? ""

@@ -107,7 +107,7 @@ std::vector<Case<QkNormRopeOp>> make_cases(const QkNormRopeDesc& desc, const QkN
     made.name = steps.name;
     made.work = tokens * cols * 8;
     made.bucket = batch->bucket();
-    made.bench = std::make_unique<Bench>(context.device);
+    made.bench = std::make_unique<Bench>(context.device, cases.size() % 2 == 0);
     Bench& bench = *made.bench;
     Arrays arrays{};
     // A value of the first head of v, of the last of k, of q: only what is kept is flagged.
@@ -121,10 +121,11 @@ std::vector<Case<QkNormRopeOp>> make_cases(const QkNormRopeDesc& desc, const QkN
     });
     arrays.q = bench.add("q", desc.activation, tokens, desc.heads * dim, Role::kOutput, 64);
     // One page a row; nothing but the tokens' own places may change.
-    const int64_t page = desc.kv_heads * kCasePageTokens * dim, page_stride = page + 64;
+    const int64_t page = desc.kv_heads * kCasePageTokens * dim;
     const auto poison = [](int64_t r, int64_t c) { return case_poison(r + c / 7); };
     arrays.k = bench.add("k cache", desc.cache, batch->page_count, page, Role::kInOut, 64, poison);
     arrays.v = bench.add("v cache", desc.cache, batch->page_count, page, Role::kInOut, 64, poison);
+    const int64_t page_stride = bench.view(arrays.k).stride;
     for (int32_t t = 0; t < tokens; ++t) {
       const int32_t position = batch->positions[static_cast<size_t>(t)];
       for (int32_t h = 0; h < desc.kv_heads; ++h) {

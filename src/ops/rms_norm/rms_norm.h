@@ -38,7 +38,7 @@ struct RmsNormOp {
   };
   struct Args {
     TokenCounts tokens;
-    ConstView x;
+    ConstView x;  // where a sum of squares is beyond fp32 (|x| from 1.8e19 on), n is 0, as in the source: no flag
     ConstView z;  // kGated only
     View y;
     const int32_t* gather = nullptr;  // row t of y is the norm of row gather[t] of x; null: of row t

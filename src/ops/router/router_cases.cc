@@ -37,8 +37,9 @@ std::vector<numeric::EncodedMatrix> stacked(const RouterDesc& desc, const Router
   return matrices;
 }
 
+// terms: how many products of a logit are not zero.
 Expected expect(const RouterDesc& desc, std::span<const numeric::EncodedMatrix> matrices, const Bench& bench, int x,
-                int32_t tokens) {
+                int32_t tokens, int64_t terms) {
   Expected expected;
   const int64_t rows = desc.experts + (desc.shared_gate ? 1 : 0);
   const int64_t step = std::max<int64_t>(1, tokens * rows * desc.hidden / kCheckWork);
@@ -60,7 +61,7 @@ Expected expect(const RouterDesc& desc, std::span<const numeric::EncodedMatrix> 
         continue;
       }
       const double shifted = dot.shifted * std::abs(decoded.scale());
-      double accumulated = sum_error(desc.hidden, magnitudes + shifted) + shifted + kUnit * std::abs(value);
+      double accumulated = sum_error(terms, magnitudes + shifted) + shifted + kUnit * std::abs(value);
       if (desc.activation == DType::kF32) accumulated += kUnit * magnitudes;
       expected.logits[i].push_back({value, accumulated + ulp(desc.activation, std::abs(value) + accumulated)});
     }
@@ -69,12 +70,12 @@ Expected expect(const RouterDesc& desc, std::span<const numeric::EncodedMatrix> 
 }
 
 void judge_token(const RouterDesc& desc, const Bench& bench, const Arrays& arrays, int64_t t,
-                 const std::vector<Logit>& logits, Comparison& comparison) {
+                 const std::vector<Logit>& logits, Evidence kind, Comparison& comparison) {
   std::vector<double> own(static_cast<size_t>(desc.experts));
   for (int32_t e = 0; e < desc.experts; ++e) {
     own[static_cast<size_t>(e)] = bench.at(arrays.logits, t, e);
     const Logit& logit = logits[static_cast<size_t>(e)];
-    comparison.within(Evidence::kSampled, "logits", t, e, own[static_cast<size_t>(e)], logit.value, logit.bound);
+    comparison.within(kind, "logits", t, e, own[static_cast<size_t>(e)], logit.value, logit.bound);
   }
   std::vector<int32_t> order(own.size());
   std::iota(order.begin(), order.end(), 0);
@@ -120,6 +121,28 @@ void judge_token(const RouterDesc& desc, const Bench& bench, const Arrays& array
                     std::min(1.0, slope * z.bound) + (8 + std::abs(z.value)) * kUnit * s + 1e-37);
 }
 
+// Inputs of which three are not zero, as those of linear's probes: little is left of one logit's sum.
+std::vector<std::vector<double>> cancelling_inputs(const RouterDesc& desc,
+                                                   std::span<const numeric::EncodedMatrix> matrices, int32_t count,
+                                                   CaseRandom& random) {
+  constexpr int64_t kDistances[] = {1, 16, 2, 32, 4, 64, 8};
+  std::vector<std::vector<double>> inputs;
+  CaseRows rows(matrices, desc.hidden);
+  for (int32_t i = 0; i < count; ++i) {
+    const int64_t distance = kDistances[static_cast<size_t>(i) % std::size(kDistances)];
+    if (2 * distance >= desc.hidden) continue;
+    const auto a = static_cast<size_t>(random.below(desc.hidden - 2 * distance)), b = a + static_cast<size_t>(distance),
+               c = b + static_cast<size_t>(distance);
+    const auto w = rows.row(random.below(desc.experts));
+    if (w[a] == 0 || w[b] == 0 || w[c] == 0) continue;
+    std::vector<double>& x = inputs.emplace_back(static_cast<size_t>(desc.hidden));
+    x[a] = round_to_dtype(desc.activation, w[c]);
+    x[b] = std::ldexp(1.0, std::ilogb(std::abs(w[a] * w[c] / w[b])) - 12);
+    x[c] = -round_to_dtype(desc.activation, w[a]);
+  }
+  return inputs;
+}
+
 }  // namespace
 
 std::vector<Case<RouterOp>> make_cases(const RouterDesc& desc, const RouterOp::Weights& weights,
@@ -127,29 +150,41 @@ std::vector<Case<RouterOp>> make_cases(const RouterDesc& desc, const RouterOp::W
   std::vector<Case<RouterOp>> cases;
   const auto matrices = stacked(desc, weights, context.weights);
   const auto most = static_cast<int32_t>(std::clamp<int64_t>(20'000'000 / (desc.experts * desc.hidden), 3, 100'000));
-  // The last case: token 1 has one infinite input, 2 has two, so that logits are infinite of either sign and NaN, and 3
-  // has a NaN.
+  // The last cases: token 1 has one infinite input, 2 has two, so that logits are infinite of either sign and NaN, and
+  // 3 has a NaN; and probes of the accumulator.
   std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
   constexpr int32_t kNotFinite = 5;
   const bool unusual = context.effort != Effort::kWeights && kNotFinite <= context.bucket.tokens;
   const size_t usual = counts.size();
-  if (unusual) counts.push_back(kNotFinite);
+  CaseRandom probing(context.seed + 11);
+  std::vector<std::vector<double>> probes;
+  if (unusual) {
+    counts.push_back(kNotFinite);
+    probes = cancelling_inputs(desc, matrices, std::min(14, context.bucket.tokens), probing);
+    if (!probes.empty()) counts.push_back(static_cast<int32_t>(probes.size()));
+  }
   for (int32_t tokens : counts) {
     CaseRandom random(context.seed + static_cast<uint64_t>(tokens));
-    const bool not_finite = cases.size() == usual, forced = !not_finite && cases.size() % 3 == 1;
+    const bool not_finite = cases.size() == usual, cancelling = cases.size() > usual,
+               forced = cases.size() < usual && cases.size() % 3 == 1;
     const auto bad = [&](int64_t t, int64_t k) {
       if (!not_finite || t < 1 || t > 3) return 0.0;
       const bool first = k == desc.hidden / 2, second = t == 2 && k == 0;
       return !first && !second ? 0.0 : t == 3 ? std::nan("") : INFINITY;
     };
     Case<RouterOp> made;
-    made.name = fmt::format("{} T={}{}", not_finite ? "not finite" : "mixed", tokens, forced ? " forced" : "");
+    made.name = fmt::format("{} T={}{}",
+                            not_finite   ? "not finite"
+                            : cancelling ? "accumulator"
+                                         : "mixed",
+                            tokens, forced ? " forced" : "");
     made.work = tokens * desc.experts * desc.hidden;
     made.bucket = {tokens, tokens, tokens};
-    made.bench = std::make_unique<Bench>(context.device);
+    made.bench = std::make_unique<Bench>(context.device, cases.size() % 2 == 0);
     Bench& bench = *made.bench;
     Arrays arrays{-1, -1, -1, -1, -1, -1};
     arrays.x = bench.add("x", desc.activation, tokens, desc.hidden, Role::kInput, 64, [&](int64_t t, int64_t k) {
+      if (cancelling) return probes[static_cast<size_t>(t)][static_cast<size_t>(k)];
       const auto* known = activation_input(context, t, desc.hidden);
       if (const double value = bad(t, k); value != 0) return value;
       return known == nullptr ? (t % 8 == 4 ? 0x1p-12 : 1) * mixed_input(random, t, k)
@@ -173,11 +208,13 @@ std::vector<Case<RouterOp>> make_cases(const RouterDesc& desc, const RouterOp::W
           [&](int64_t t, int64_t i) { return static_cast<double>((7 * t + i + desc.experts / 2) % desc.experts); });
       made.args.forced_ids = bench.view(arrays.forced);
     }
-    auto expected = std::make_shared<Expected>(expect(desc, matrices, bench, arrays.x, tokens));
+    auto expected =
+        std::make_shared<Expected>(expect(desc, matrices, bench, arrays.x, tokens, cancelling ? 3 : desc.hidden));
     made.digest = !not_finite;  // NaNs have many encodings
-    made.judge = [&bench, desc, arrays, expected](Comparison& comparison) {
+    const Evidence kind = cancelling ? Evidence::kAccumulator : Evidence::kSampled;
+    made.judge = [&bench, desc, arrays, expected, kind](Comparison& comparison) {
       for (size_t i = 0; i < expected->tokens.size(); ++i) {
-        judge_token(desc, bench, arrays, expected->tokens[i], expected->logits[i], comparison);
+        judge_token(desc, bench, arrays, expected->tokens[i], expected->logits[i], kind, comparison);
       }
     };
     cases.push_back(std::move(made));

@@ -26,7 +26,7 @@ std::vector<Case<SiluMulOp>> make_cases(const SiluMulDesc& desc, const NoWeights
     made.digest = !not_finite;  // NaNs have many encodings
     made.work = tokens * desc.width * 8;
     made.bucket = {tokens, tokens, tokens};
-    made.bench = std::make_unique<Bench>(context.device);
+    made.bench = std::make_unique<Bench>(context.device, cases.size() % 2 == 0);
     Bench& bench = *made.bench;
     const int in =
         bench.add("gate_up", desc.activation, tokens, 2 * desc.width, Role::kInput, 64, [&](int64_t t, int64_t i) {
