@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <future>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "backend/host_link.h"
@@ -31,17 +30,16 @@ class Loader {
     parts_.observer = observer;
   }
 
+  // The model is for a few steps: a copy of its files into memory would not pay.
+  void reads_once() { reads_once_ = true; }
+
   Result<std::unique_ptr<ObservedEngine>> load() {
     ASSAY_TRY(check_options());
     ASSAY_TRY(open());
     ASSAY_TRY(bind());
     ASSAY_TRY(size());
     if (options_.proof.on) ASSAY_TRY(prove_rows());
-    ASSAY_TRY(make_plans());
-    ASSAY_TRY(allocate());
-    summarise();
-    if (!options_.proof.on) return make_local_engine(std::move(parts_));
-    return prove_engine();
+    return make_engine();
   }
 
   Result<proof::Report> prove() {
@@ -50,6 +48,11 @@ class Loader {
     ASSAY_TRY(bind());
     ASSAY_TRY(size());
     ASSAY_TRY(prove_rows());
+    if (certify_.whole()) {
+      keep_pages_of_evidence();
+      ASSAY_ASSIGN(const std::unique_ptr<LocalEngine> engine, make_engine());
+      return engine->verification();
+    }
     proof::Report report = std::move(parts_.report);
     if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
     return report;
@@ -111,8 +114,10 @@ class Loader {
     parts_.selector = std::make_unique<ops::Selector>();
     for (const auto& [op, row] : options_.forced_rows) ASSAY_TRY(parts_.selector->force(op, row));
     if (options_.load_format == LoadFormat::kDummy) return bind_dummy();
-    ASSAY_ASSIGN(parts_.checkpoint_copies,
-                 copy_into_memory(*parts_.checkpoint, *parts_.device, options_.memory_utilization));
+    if (!reads_once_) {
+      ASSAY_ASSIGN(parts_.checkpoint_copies,
+                   copy_into_memory(*parts_.checkpoint, *parts_.device, options_.memory_utilization));
+    }
     ASSAY_ASSIGN(checkpoint::QuantisationHints hints, checkpoint::load_quantisation_hints(options_.model_directory));
     checkpoint::CheckpointBinder binder(*parts_.checkpoint, std::move(hints));
     ASSAY_TRY(bind(binder));
@@ -188,12 +193,8 @@ class Loader {
     parameters_ = parts_.weights->parameters();
     certify_.deeper = [this] { return reference_run().activations; };
     // A device's own rows would be timed beside reference rows of the same device.
-    const bool whole = certify_.only_op.empty() && certify_.only_row.empty();
-    if (whole && device_->caps().backend == device::Backend::kCpu) {
-      certify_.contact.beside = [this] {
-        state_ahead();
-        reference_run();
-      };
+    if (certify_.whole() && device_->caps().backend == device::Backend::kCpu) {
+      certify_.contact.beside = [this] { reference_run(); };
     }
     if (parts_.checkpoint) {
       const std::vector<proof::ManifestTensor> tensors = manifest_of(*parts_.checkpoint);
@@ -219,6 +220,23 @@ class Loader {
     parts_.selector->set_judge(proof::Certifier::judge(report, certify_));
     report.seconds = static_cast<double>(now_us() - started_us_) / 1e6;
     return {};
+  }
+
+  // Of an engine that serves nobody: pages and slots that the model's evidence uses, and as many that it must not
+  // touch.
+  void keep_pages_of_evidence() {
+    constexpr int32_t kMost = 16;
+    EngineLimits& limits = parts_.limits;
+    limits.page_count = std::min(limits.page_count, kMost);
+    limits.state_slots = std::min(limits.state_slots, kMost);
+  }
+
+  Result<std::unique_ptr<ObservedEngine>> make_engine() {
+    ASSAY_TRY(make_plans());
+    ASSAY_TRY(allocate());
+    summarise();
+    if (!options_.proof.on) return make_local_engine(std::move(parts_));
+    return prove_engine();
   }
 
   // The engine, with the evidence about the whole model.
@@ -311,23 +329,12 @@ class Loader {
     const bool host = backend == device::Backend::kCpu;
     plain.forced_rows = {{"*", host ? "reference" : std::string(device::backend_name(backend)) + "_reference"}};
     Loader own(plain);
+    own.reads_once();
     ASSAY_ASSIGN(const auto engine, own.load());
     EngineProbe probe(*engine);
     std::vector<float> logits = probe.logits(std::span(certify_.text).first(kTokens), proof::Arrangement::kWhole);
     activations = probe.activations();
     return logits;
-  }
-
-  // The state's memory costs a page fault a page: it is made beside the first contact where there is room for both.
-  void state_ahead() {
-    const Ledger& ledger = parts_.summary.ledger;
-    if (state_ || 2 * ledger.total() > ledger.allowed_bytes) return;
-    state_ = make_state();
-  }
-  Result<StateMemory> make_state() const {
-    const EngineLimits& limits = parts_.limits;
-    return StateMemory::make(*device_, parts_.model->state_shape(),
-                             {limits.page_tokens, limits.page_count, limits.state_slots}, options_.compute);
   }
 
   ops::Bucket bucket() const { return largest_bucket(parts_.limits); }
@@ -352,7 +359,9 @@ class Loader {
     const auto outputs = static_cast<size_t>(limits.max_step_outputs);
     const StepBytes step = step_bytes(parts_, options_);
     ASSAY_ASSIGN(parts_.workspace, device.allocate(static_cast<size_t>(step.workspace)));
-    ASSAY_ASSIGN(parts_.state, state_ ? *std::exchange(state_, std::nullopt) : make_state());
+    ASSAY_ASSIGN(parts_.state,
+                 StateMemory::make(device, parts_.model->state_shape(),
+                                   {limits.page_tokens, limits.page_count, limits.state_slots}, options_.compute));
     ASSAY_ASSIGN(parts_.arrays, StepArrays::make(device, *parts_.link, limits));
     ASSAY_ASSIGN(parts_.logits, device.allocate(static_cast<size_t>(step.logits)));
     ASSAY_ASSIGN(parts_.sample_params, device.allocate(outputs * sizeof(ops::SampleParams)));
@@ -378,6 +387,7 @@ class Loader {
   }
 
   const LoadOptions& options_;
+  bool reads_once_ = false;
   EngineParts parts_;
   device::Device* device_ = nullptr;  // of parts_, also once those have gone into an engine
   proof::CertifyOptions certify_;
@@ -387,7 +397,6 @@ class Loader {
   int64_t parameters_ = 0;
   std::once_flag reference_made_;
   ReferenceRun reference_;
-  std::optional<Result<StateMemory>> state_;  // made ahead
 };
 
 }  // namespace
@@ -401,12 +410,7 @@ Result<std::unique_ptr<ObservedEngine>> load_observed(const LoadOptions& options
   return Loader(options, observer).load();
 }
 
-Result<proof::Report> prove(const LoadOptions& options) {
-  const bool filtered = !options.proof.certify.only_op.empty() || !options.proof.certify.only_row.empty();
-  if (filtered) return Loader(options).prove();
-  ASSAY_ASSIGN(const std::unique_ptr<LocalEngine> engine, load(options));
-  return engine->verification();
-}
+Result<proof::Report> prove(const LoadOptions& options) { return Loader(options).prove(); }
 
 Result<void> visit_instances(const LoadOptions& options, const VisitInstances& visit) {
   return Loader(options).visit_instances(visit);

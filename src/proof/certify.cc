@@ -6,6 +6,8 @@
 #include <span>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "base/clock.h"
 #include "base/hash.h"
 #include "ops/case_rows.h"
@@ -283,10 +285,32 @@ uint64_t weight_hash(const ops::WeightSource& source) {
 }
 
 Result<void> Certifier::run(Report& report) {
+  report.partial = !options_.whole();
+  ASSAY_TRY(check_asked());
   prove_kernels(report);
-  if (options_.only_op.empty() && options_.only_row.empty()) choose_and_prove_weights(report);
+  if (options_.whole()) choose_and_prove_weights(report);
   for (const WeightVerdict& verdict : report.weights) receipt_.add(verdict);
   return check_forced(report);
+}
+
+// That the model has what was asked for.
+Result<void> Certifier::check_asked() const {
+  std::set<std::string> ops, rows;
+  for (const Verdict& row : list_rows(instances_, device_.caps())) {
+    ops.insert(row.op);
+    if (options_.only_op.empty() || options_.only_op == row.op) rows.insert(row.row);
+  }
+  const auto unknown = [](const std::string& flag, const std::string& got, const std::set<std::string>& known) {
+    return Error{ErrorKind::kInvalidArgument,
+                 "the model has nothing of this name",
+                 flag,
+                 got,
+                 fmt::format("one of {}", fmt::join(known, ", ")),
+                 ""};
+  };
+  if (!options_.only_op.empty() && !ops.contains(options_.only_op)) return unknown("--op", options_.only_op, ops);
+  if (!options_.only_row.empty() && !rows.contains(options_.only_row)) return unknown("--row", options_.only_row, rows);
+  return {};
 }
 
 void Certifier::prove_kernels(Report& report) {

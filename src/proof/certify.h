@@ -36,6 +36,8 @@ struct CertifyOptions {
   std::function<std::vector<std::vector<double>>()> deeper;
   ContactOptions contact;                            // no command: rows run in this process
   std::function<void(const std::string&)> progress;  // one line now and then
+
+  bool whole() const { return only_op.empty() && only_row.empty(); }  // all rows are asked for: a choice can be made
 };
 
 class Certifier {
@@ -46,12 +48,14 @@ class Certifier {
       : instances_(instances), device_(device), weights_(weights), receipt_(receipt), options_(options) {}
 
   // Errors: kNumerical when a forced row failed and allow_unproven is not set; naming op, Desc, row and reason.
+  // kInvalidArgument where only_op or only_row is nothing that the model has.
   Result<void> run(Report& report);
 
   // For Selector::set_judge: why a row may not be chosen. Copies what it needs.
   static ops::Selector::Judge judge(const Report& report, const CertifyOptions& options);
 
  private:
+  Result<void> check_asked() const;
   void prove_kernels(Report& report);
   bool needless(const Report& report, const Verdict& row) const;
   bool enough(const Verdict& known) const;

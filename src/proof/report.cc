@@ -62,11 +62,26 @@ std::string stages_text(const Report& report) {
   return text + "\n";
 }
 
+// The last line where only some rows were asked for.
+std::string partial_text(const Report& report) {
+  int passed = 0, failed = 0;
+  for (const Verdict& v : report.verdicts) {
+    passed += v.state == State::kPassed;
+    failed += v.state == State::kFailed;
+  }
+  const std::string kept = report.receipt_path.empty() ? "" : "; what was seen is kept in " + report.receipt_path;
+  return fmt::format(
+      "{} rows passed, {} failed, in {:.2f} s. Only these were asked for: nothing was chosen, and the model was not "
+      "run{}\n",
+      passed, failed, report.seconds, kept);
+}
+
 }  // namespace
 
 std::string report_json(const Report& report) {
   ordered_json json{{"schema", 2},
                     {"kind", "assay proof"},
+                    {"partial", report.partial},
                     {"proven", report.proven},
                     {"fingerprint", report.fingerprint},
                     {"build", report.build},
@@ -93,6 +108,11 @@ std::string report_json(const Report& report) {
 
 std::string report_text(const Report& report) {
   std::string text = table(report.verdicts);
+  if (report.partial) {
+    text += stages_text(report);
+    for (const std::string& note : report.notes) text += "note: " + note + "\n";
+    return text + partial_text(report);
+  }
   size_t remembered = 0;
   double worst = 0, ms = 0;
   for (const WeightVerdict& w : report.weights) {

@@ -53,8 +53,9 @@ struct Report {
   std::vector<WeightVerdict> weights;
   ModelVerdict model;
   std::vector<ChosenRow> chosen;
-  bool proven = false;  // every chosen row passed, and the model
-  double seconds = 0;   // of proving alone, without loading
+  bool partial = false;  // only some rows were asked for: nothing was chosen
+  bool proven = false;   // every chosen row passed, and the model
+  double seconds = 0;    // of proving alone, without loading
   std::vector<Stage> stages;
   std::string receipt_path;  // empty: none is kept
   std::string build, machine;
