@@ -95,6 +95,7 @@ server::Verification verification(const proof::Report& report) {
     shown.rows_passed += verdict.state == proof::State::kPassed ? 1 : 0;
     shown.rows_failed += verdict.state == proof::State::kFailed ? 1 : 0;
     shown.rows_refused += verdict.state == proof::State::kRefused ? 1 : 0;
+    shown.rows_skipped += verdict.state == proof::State::kSkipped ? 1 : 0;
   }
   return shown;
 }

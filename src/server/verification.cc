@@ -31,6 +31,7 @@ std::string verification_metrics(const Verification& v, const std::string& model
   rows("passed", v.rows_passed);
   rows("failed", v.rows_failed);
   rows("refused", v.rows_refused);
+  rows("skipped", v.rows_skipped);
   return text;
 }
 

@@ -10,7 +10,7 @@ struct Verification {
   std::string fingerprint;  // system_fingerprint of every response; empty: the one of the options
   std::string body;         // of GET /v1/verification, JSON
   double seconds = 0;       // that proving took at this start
-  int rows_passed = 0, rows_failed = 0, rows_refused = 0;
+  int rows_passed = 0, rows_failed = 0, rows_refused = 0, rows_skipped = 0;
 };
 
 // Prometheus' text format, to append to the other metrics.

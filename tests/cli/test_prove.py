@@ -5,11 +5,13 @@ import os
 import shutil
 import struct
 import time
+import urllib.request
 
 import jsonschema
 import pytest
 
 from conftest import ROOT
+from test_serve import Server
 
 SCHEMA = json.loads((ROOT / "docs/proof.schema.json").read_text())
 
@@ -92,11 +94,51 @@ def test_only_rows_that_were_asked_for(assay, proof):
                         "reference")
     jsonschema.validate(report, SCHEMA)
     assert {(row["op"], row["row"]) for row in rows(report)} == {("rms_norm", "reference")}
+    assert report["partial"] and not report["proven"] and not proof["report"]["partial"]
+
+
+def test_a_run_of_some_rows_says_what_it_did_and_what_it_did_not(assay, proof):
+    done = assay.run("prove", assay.pocket, "--receipt-dir", proof["directory"], "--op", "silu_mul")
+    last = done.stdout.splitlines()[-1]
+    assert done.returncode == 0 and "PROVEN" not in done.stdout and "fingerprint" not in done.stdout
+    assert " rows passed, 0 failed, in " in last and "nothing was chosen, and the model was not run" in last
+    assert last.endswith("kept in " + proof["report"]["receipt"])
+    for flags, known in [(["--op", "abacus"], "rms_norm"), (["--op", "silu_mul", "--row", "abacus"], "cpu_portable")]:
+        done = assay.run("prove", assay.pocket, "--no-receipt", *flags)
+        assert done.returncode == 2 and "abacus" in done.stderr and known in done.stderr
 
 
 def test_more_repeats_than_the_receipt_knows_are_run(assay, proof):
     report = assay.json("prove", assay.pocket, "--receipt-dir", proof["directory"], "--op", "rms_norm", "--repeats", 9)
     assert rows(report, "passed") and all(row["repeats"] == 9 for row in rows(report, "passed"))
+
+
+def test_full_is_evidence_of_its_own_and_more(assay, proof):
+    asked = ["prove", assay.pocket, "--receipt-dir", proof["directory"], "--op", "silu_mul", "--row", "cpu_portable"]
+    normal, full = [assay.json(*asked, *flags)["verdicts"][0] for flags in ([], ["--full"])]
+    assert normal["from_receipt"] and not full["from_receipt"] and full["verdict"] == "passed"
+    assert full["comparisons"] > normal["comparisons"]
+    assert assay.json(*asked, "--full")["verdicts"][0]["from_receipt"]
+
+
+def test_a_server_shows_what_prove_shows(assay, proof):
+    server = Server(assay, "--receipt-dir", str(proof["directory"]))
+    try:
+        report = server.get("/v1/verification")
+        with urllib.request.urlopen(server.url + "/metrics", timeout=60) as response:
+            metrics = response.read().decode()
+        answer = server.chat("What is 34 plus 55?", max_tokens=4)
+    finally:
+        server.process.kill()
+        server.process.wait()
+    jsonschema.validate(report, SCHEMA)
+    assert report["proven"] and report["chosen"] == proof["report"]["chosen"]
+    assert answer["system_fingerprint"] == report["fingerprint"] == proof["report"]["fingerprint"]
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith("assay:"))
+    for verdict in ["passed", "failed", "refused", "skipped"]:
+        assert float(values[f'assay:rows{{model_name="pocket",verdict="{verdict}"}}']) == len(rows(report, verdict))
+    assert float(values['assay:proven{model_name="pocket"}']) == 1
+    assert float(values['assay:proof_seconds{model_name="pocket"}']) == pytest.approx(report["seconds"], rel=1e-3)
 
 
 def test_diff_shows_what_differs_and_nothing_else(assay, proof, tmp_path):

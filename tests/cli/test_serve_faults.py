@@ -59,6 +59,25 @@ def test_serving_starts_on_the_next_row_and_names_the_reason(faulty, healthy, tm
     assert {row["reason"] for row in kept} == {row["reason"] for row in failed}
 
 
+def test_a_pinned_row_that_fails_is_served_only_where_that_is_allowed_and_said(faulty, healthy):
+    program = faulty("experts:five percent on one expert")
+    flags = ["--receipt-dir", str(healthy.directory), "--moe-runner-backend", "faulty"]
+    done = program.run("serve", program.pocket, "--port", "0", *flags)
+    assert done.returncode == 1 and "READY" not in done.stdout
+    assert "the forced row failed its proof" in done.stderr and "experts" in done.stderr
+    server = Server(program, *flags, "--allow-unproven")
+    try:
+        assert server.ready_line.startswith("READY "), server.stderr
+        assert server.get("/health")["status"] == "alive, unproven"
+        report = server.get("/v1/verification")
+        assert server.chat(QUESTION, **FIELDS)["system_fingerprint"] == report["fingerprint"]
+    finally:
+        server.process.kill()
+        server.process.wait()
+    assert not report["proven"] and report["fingerprint"].endswith("-unproven")
+    assert [row["op"] for row in report["chosen"] if not row["proven"]] == ["experts"]
+
+
 def test_a_failure_is_not_paid_for_at_every_start_and_can_be_shown_again(faulty, tmp_path):
     program = faulty("linear:one NaN")
     arguments = ["prove", program.pocket, "--receipt-dir", tmp_path, "--op", "linear", "--row", "faulty"]
