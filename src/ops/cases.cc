@@ -1,6 +1,7 @@
 #include "ops/cases.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -21,8 +22,10 @@ std::string_view evidence_name(Evidence kind) {
 
 double ulp(DType dtype, double value) {
   if (!std::isfinite(value)) return 0;
-  const int exponent = std::max(std::ilogb(std::max(std::abs(value), 0x1p-126)), -126);
-  return std::ldexp(1.0, exponent - (dtype == DType::kBf16 ? 7 : 23));
+  constexpr int kFractionBits = 52, kBias = 1023;  // of fp64
+  const auto biased = static_cast<int>(std::bit_cast<uint64_t>(std::abs(value)) >> kFractionBits);
+  const int exponent = std::max(biased - kBias, -126) - (dtype == DType::kBf16 ? 7 : 23);
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + kBias) << kFractionBits);
 }
 
 double round_to_dtype(DType dtype, double value) {

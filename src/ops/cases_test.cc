@@ -7,6 +7,16 @@
 namespace assay::ops {
 namespace {
 
+TEST(Ulp, IsTheDistanceOfNeighbours) {
+  for (const double value : {0.0, 1.0, -1.0, 0.75, 3.999, 1e-38, 0x1p-126, 0x1p-130, 0x1p-1060, 3e38, 1e300}) {
+    const int exponent = value == 0 ? -126 : std::max(std::ilogb(value), -126);
+    EXPECT_EQ(ulp(DType::kF32, value), std::ldexp(1.0, exponent - 23)) << value;
+    EXPECT_EQ(ulp(DType::kBf16, value), std::ldexp(1.0, exponent - 7)) << value;
+  }
+  EXPECT_EQ(ulp(DType::kF32, INFINITY), 0);
+  EXPECT_EQ(ulp(DType::kF32, std::nan("")), 0);
+}
+
 TEST(Cases, ActivationsAreEverySecondTokenOfCasesAboutWeightsOfTheirWidth) {
   const auto device = cpu::make_cpu_device(1);
   const CaseWeights weights(*device);

@@ -19,6 +19,9 @@ struct Row {
   std::vector<double> logits;
   SampleParams params;
   std::vector<LogitAdjustment> adjustments;
+  // Of a row that is not bad: what is drawn from, and the real ids by either, the largest first.
+  std::vector<double> adjusted;
+  std::vector<int32_t> order, adjusted_order;
 };
 
 // Token `got` given weights sorted by rank. True when some admissible cut and rounding give it.
@@ -63,7 +66,7 @@ void judge_row(const SampleDesc& desc, const Row& row, const SampleResult& resul
   const auto equal = [&](const char* what, int64_t col, double got, double expected) {
     comparison.equal(Evidence::kSampled, what, index, col, got, expected);
   };
-  std::vector<double> logits = row.logits;
+  const std::vector<double>& logits = row.logits;
   const bool bad = is_bad(desc, row);
   equal("numerical_error", 0, result.numerical_error != 0, bad);
   if (bad) {
@@ -81,19 +84,11 @@ void judge_row(const SampleDesc& desc, const Row& row, const SampleResult& resul
                       (std::abs(logit) + 2 * std::abs(lse) + 2 + 88) * kUnit + sum_error(desc.vocab, 1) +
                           ulp(DType::kF32, logit - lse));
   };
-  std::vector<int32_t> order(static_cast<size_t>(desc.real_vocab));
-  const auto sort_columns = [&] {
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-    });
-  };
-  sort_columns();
   const int32_t wanted = std::clamp(row.params.top_logprobs, 0, std::min(kMaxTopLogprobs, desc.real_vocab));
   equal("top_count", 0, result.top_count, wanted);
   for (int32_t i = 0; i < wanted && result.top_count == wanted; ++i) {
-    equal("top_ids", i, result.top_ids[i], order[static_cast<size_t>(i)]);
-    logprob("top_logprobs", i, result.top_logprobs[i], order[static_cast<size_t>(i)]);
+    equal("top_ids", i, result.top_ids[i], row.order[static_cast<size_t>(i)]);
+    logprob("top_logprobs", i, result.top_logprobs[i], row.order[static_cast<size_t>(i)]);
   }
   if (result.token < 0 || result.token >= desc.vocab) {
     comparison.fail(Evidence::kSampled, fmt::format("row {}: token {}", index, result.token));
@@ -101,24 +96,38 @@ void judge_row(const SampleDesc& desc, const Row& row, const SampleResult& resul
   }
   logprob("logprob", 0, result.logprob, result.token);
   if (row.params.target >= 0) return equal("target", 0, result.token, row.params.target);
-  if (!row.adjustments.empty()) {
-    for (const LogitAdjustment& one : row.adjustments) {
-      double& logit = logits[static_cast<size_t>(one.token)];
-      logit = adjusted_logit(static_cast<float>(logit), one);
-    }
-    sort_columns();
-  }
+  const std::vector<int32_t>& order = row.adjusted_order;
   if (row.params.temperature <= 0) return equal("greedy token", 0, result.token, order[0]);
   std::vector<double> weights;
   for (int32_t id : order) {
-    weights.push_back(
-        std::exp((logits[static_cast<size_t>(id)] - logits[static_cast<size_t>(order[0])]) / row.params.temperature));
+    const double below = row.adjusted[static_cast<size_t>(id)] - row.adjusted[static_cast<size_t>(order[0])];
+    weights.push_back(std::exp(below / row.params.temperature));
   }
   const auto rank = static_cast<size_t>(std::find(order.begin(), order.end(), result.token) - order.begin());
   if (rank == order.size() || !admissible(weights, row.params, rank, sum_error(desc.vocab, 1) + 88 * kUnit)) {
     comparison.fail(Evidence::kSampled,
                     fmt::format("row {}: token {} is not what this seed draws", index, result.token));
   }
+}
+
+std::vector<int32_t> by_size(const SampleDesc& desc, const std::vector<double>& logits) {
+  std::vector<int32_t> order(static_cast<size_t>(desc.real_vocab));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+void add_orders(const SampleDesc& desc, Row& row) {
+  if (is_bad(desc, row)) return;
+  row.order = by_size(desc, row.logits);
+  row.adjusted = row.logits;
+  for (const LogitAdjustment& one : row.adjustments) {
+    double& logit = row.adjusted[static_cast<size_t>(one.token)];
+    logit = adjusted_logit(static_cast<float>(logit), one);
+  }
+  row.adjusted_order = row.adjustments.empty() ? row.order : by_size(desc, row.adjusted);
 }
 
 // The most likely token banned, others favoured, and some of every kind.
@@ -183,6 +192,7 @@ Row make_row(const SampleDesc& desc, int32_t index, CaseRandom& random) {
     for (size_t i = 0; i < row.logits.size(); i += 3) row.logits[i] = -INFINITY;
   }
   if (index % 3 == 1) add_adjustments(desc, row, random);
+  add_orders(desc, row);
   return row;
 }
 
