@@ -5,6 +5,7 @@
 #include <set>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -94,7 +95,13 @@ std::vector<size_t> chosen_tensors(const DescGroup<Op>& group, const ops::Weight
 struct Tensors {
   device::Device& device;
   ops::WeightProvider& provider;
+  std::function<std::vector<std::vector<double>>()> make_activations;
   std::vector<std::vector<double>> activations;
+
+  // For the first tensor that no receipt knows: they take a run of the reference rows.
+  void need_activations() {
+    if (make_activations) activations = std::exchange(make_activations, nullptr)();
+  }
 };
 
 // Rows of the model's embedding table for a text, each divided by its root mean square.
@@ -186,8 +193,8 @@ TensorProof<Op> tensor_proof(const DescGroup<Op>& group, const typename Op::Weig
 // Whether all chosen tensors of a Desc pass through this row. Expected values take one thread: they are made for two
 // tensors at once.
 template <class Op>
-bool prove_row_tensors(const DescGroup<Op>& group, const ops::Impl<Op>& impl, const Tensors& tensors,
-                       const Receipt& receipt, const CertifyOptions& options, Report& report, std::string& reason) {
+bool prove_row_tensors(const DescGroup<Op>& group, const ops::Impl<Op>& impl, Tensors& tensors, const Receipt& receipt,
+                       const CertifyOptions& options, Report& report, std::string& reason) {
   if constexpr (requires(typename Op::Weights & w) { requires std::same_as<typename Op::Weights, ops::NoWeights>; }) {
     return true;
   }
@@ -207,6 +214,7 @@ bool prove_row_tensors(const DescGroup<Op>& group, const ops::Impl<Op>& impl, co
       return false;
     }
   }
+  if (!unknown.empty()) tensors.need_activations();
   for (size_t i = 0; i < unknown.size(); i += 2) {
     const auto pair = std::span(unknown).subspan(i, std::min<size_t>(2, unknown.size() - i));
     {
@@ -399,9 +407,11 @@ void Certifier::prove_skipped(Report& report, std::string_view op, const std::st
 void Certifier::choose_and_prove_weights(Report& report) {
   say("proving the weights");
   const int64_t start = now_us();
-  const Tensors tensors{device_, weights_,
-                        in_turn(embeddings_of(options_.text, instances_, weights_),
-                                options_.deeper ? options_.deeper() : std::vector<std::vector<double>>())};
+  const auto activations = [this] {
+    return in_turn(embeddings_of(options_.text, instances_, weights_),
+                   options_.deeper ? options_.deeper() : std::vector<std::vector<double>>());
+  };
+  Tensors tensors{device_, weights_, activations, {}};
   std::vector<Entrant> entrants;
   std::vector<Contest> contests;
   ops::for_each_op([&]<class Op>() {
