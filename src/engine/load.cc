@@ -164,7 +164,7 @@ class Loader {
   }
 
   // What packed weights may take: what is allowed less what else is known to go there.
-  size_t weight_memory_bytes() {
+  size_t weight_memory_bytes() const {
     const Ledger& ledger = parts_.summary.ledger;
     int64_t other = 0;
     for (const LedgerLine& line : ledger.lines) other += line.what.starts_with("weights") ? 0 : line.bytes;
@@ -264,9 +264,7 @@ class Loader {
     const int64_t start = now_us();
     EngineProbe probe(engine);
     if (!probe.possible()) {
-      report.notes.push_back(
-          "the whole model was not run: steps give too few "
-          "logits, or there are too few pages");
+      report.notes.emplace_back("the whole model was not run: steps give too few logits, or there are too few pages");
       return {};
     }
     say("proving the whole model");
@@ -274,7 +272,7 @@ class Loader {
     ASSAY_TRY(reference.failure);
     report.model = proof::prove_model(probe, reference.logits, text);
     if (reference.logits.same.empty())
-      report.notes.push_back("the model is too large to compare with reference rows as a whole");
+      report.notes.emplace_back("the model is too large to compare with reference rows as a whole");
     report.stages.push_back({"model", static_cast<double>(now_us() - start) / 1e3});
     receipt_.add(key, report.model);
     if (report.model.state == proof::State::kPassed) return {};

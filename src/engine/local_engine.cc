@@ -208,7 +208,7 @@ class InProcessEngine : public ObservedEngine {
     return launch;
   }
 
-  ops::View logits(int32_t rows) { return {parts_.logits.data(), DType::kF32, rows, parts_.config.vocab_size}; }
+  ops::View logits(int32_t rows) const { return {parts_.logits.data(), DType::kF32, rows, parts_.config.vocab_size}; }
 
   void work(int32_t outputs) {
     parts_.device->fill(parts_.sentinel.data(), 0, parts_.sentinel.bytes());
@@ -237,7 +237,7 @@ class InProcessEngine : public ObservedEngine {
     parts_.sample->enqueue(args, run);
   }
 
-  void upload_sampling(Flight& flight) {
+  void upload_sampling(Flight& flight) const {
     const Step& step = flight.step;
     auto* params = reinterpret_cast<ops::SampleParams*>(flight.params.data());
     for (size_t r = 0; r < step.outputs.size(); ++r) params[r] = step.outputs[r].params;

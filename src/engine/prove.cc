@@ -61,7 +61,7 @@ Result<void> check_tensors(const checkpoint::Checkpoint& checkpoint, const Proof
                            const std::vector<proof::ManifestTensor>& tensors, proof::Report& report) {
   const proof::ManifestCheck check = proof::check_manifest(options.receipt_directory, checkpoint.directory(), tensors,
                                                            options.trust_checkpoint, report.notes);
-  if (check.path.empty()) report.notes.push_back("no manifest: a changed tensor cannot be noticed");
+  if (check.path.empty()) report.notes.emplace_back("no manifest: a changed tensor cannot be noticed");
   if (check.first_use) report.notes.push_back("tensor hashes kept for the next start: " + check.path);
   if (check.changed.empty()) return {};
   std::string names;
@@ -167,7 +167,7 @@ Step EngineProbe::make_step(std::span<const int32_t> text, const Piece& piece, b
   }
   for (int32_t t = 0; t < piece.count; ++t) {
     step.outputs.push_back({static_cast<int32_t>(step.tokens.size()), {}});
-    step.tokens.push_back(TokenSource::literal(text[static_cast<size_t>(piece.first + t)]));
+    step.tokens.push_back(TokenSource::literal(text[static_cast<size_t>(piece.first) + static_cast<size_t>(t)]));
   }
   step.rows.push_back(row);
   return step;

@@ -19,8 +19,6 @@
 #include "base/clock.h"
 #include "proof/verdict_json.h"
 
-extern char** environ;
-
 namespace assay::proof {
 namespace {
 

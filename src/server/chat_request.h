@@ -31,7 +31,7 @@ struct ChatRequest : GenerationOptions {
 // Fills `request`, or says why it cannot: a 400 that names the field. An optional field that is null counts as left
 // out. The role "developer" becomes "system". max_completion_tokens wins over max_tokens. Depth and members of the JSON
 // are bounded before it is parsed.
-MaybeError parse_chat_request(std::string_view body, ChatRequest& request);
+MaybeError parse_chat_request(std::string_view text, ChatRequest& request);
 
 // The template's context alone: messages, tools, add_generation_prompt and chat_template_kwargs of a parsed body.
 MaybeError read_chat_context(const nlohmann::ordered_json& body, nlohmann::ordered_json& context);

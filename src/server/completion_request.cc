@@ -81,7 +81,7 @@ MaybeError parse_completion_request(std::string_view text, CompletionRequest& re
   ASSAY_FIELD(read_generation_options(body, request));
   ASSAY_FIELD(read_lengths(body, request));
   ASSAY_FIELD(read_choices(body, request));
-  if (const Json* suffix = member(body, "suffix"); suffix && *suffix != "") {
+  if (const Json* suffix = member(body, "suffix"); suffix && *suffix != Json("")) {
     return invalid_field("suffix", "suffix is not supported yet");
   }
   note_ignored_fields(body, {"prompt", "echo", "best_of", "suffix"}, request);

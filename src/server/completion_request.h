@@ -23,6 +23,6 @@ struct CompletionRequest : GenerationOptions {  // logprobs: N becomes logprobs 
 };
 
 // As parse_chat_request().
-MaybeError parse_completion_request(std::string_view body, CompletionRequest& request);
+MaybeError parse_completion_request(std::string_view text, CompletionRequest& request);
 
 }  // namespace assay::server

@@ -44,14 +44,12 @@ class SessionWriter : public ResponseWriter {
     asio::post(session_->io(), [session = session_, serial = serial_] { session->abandon(serial); });
   }
   void send(HttpResponse response) override {
-    on_io([response = std::move(response)](HttpSession& session, uint64_t serial) mutable {
-      session.send(serial, std::move(response));
-    });
+    on_io([response = std::move(response)](HttpSession& session, uint64_t serial) { session.send(serial, response); });
   }
   void begin_stream(HttpResponse response, std::string idle_text, int64_t idle_interval_ms) override {
     on_io([response = std::move(response), idle_text = std::move(idle_text), idle_interval_ms](
               HttpSession& session, uint64_t serial) mutable {
-      session.begin_stream(serial, std::move(response), std::move(idle_text), idle_interval_ms);
+      session.begin_stream(serial, response, std::move(idle_text), idle_interval_ms);
     });
   }
   void write(std::string data) override {
@@ -215,7 +213,7 @@ std::string HttpSession::head(const HttpResponse& response, const std::string& f
   return text + framing + "\r\n";
 }
 
-void HttpSession::send(uint64_t serial, HttpResponse response) {
+void HttpSession::send(uint64_t serial, const HttpResponse& response) {
   if (serial != serial_ || state_ != State::kAnswering || head_sent_) return;
   head_sent_ = true;
   finishing_ = true;
@@ -226,7 +224,7 @@ void HttpSession::send(uint64_t serial, HttpResponse response) {
   flush();
 }
 
-void HttpSession::begin_stream(uint64_t serial, HttpResponse response, std::string idle_text,
+void HttpSession::begin_stream(uint64_t serial, const HttpResponse& response, std::string idle_text,
                                int64_t idle_interval_ms) {
   if (serial != serial_ || state_ != State::kAnswering || head_sent_) return;
   head_sent_ = true;

@@ -41,8 +41,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void close();  // drops everything at once; the on_disconnect callback runs
 
   // A writer's calls. `serial` is the request it answers: calls for an earlier one are ignored.
-  void send(uint64_t serial, HttpResponse response);
-  void begin_stream(uint64_t serial, HttpResponse response, std::string idle_text, int64_t idle_interval_ms);
+  void send(uint64_t serial, const HttpResponse& response);
+  void begin_stream(uint64_t serial, const HttpResponse& response, std::string idle_text, int64_t idle_interval_ms);
   void write(uint64_t serial, std::string_view data);
   void end(uint64_t serial);
   void set_on_disconnect(uint64_t serial, std::function<void()> callback);

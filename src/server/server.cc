@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 using Writer = std::shared_ptr<ResponseWriter>;
+using ModelPtr = std::shared_ptr<const Model>;
 
 int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -73,7 +74,7 @@ struct Server::State {
   RunContext context;
   std::atomic<bool> draining = false;
   std::mutex mutex;  // guards model, progress and verification
-  std::shared_ptr<const server::Model> model;
+  ModelPtr model;
   std::string progress;
   std::optional<Verification> verification;
   const int64_t created = unix_seconds();
@@ -84,32 +85,32 @@ struct Server::State {
     std::string_view path;  // one that ends with '/' stands for all below it
     std::string_view method;
     bool needs_model;
-    void (State::*run)(HttpRequest, const Writer&, std::shared_ptr<const server::Model>);
+    void (State::*run)(HttpRequest&, const Writer&, const ModelPtr&);
   };
   static const std::vector<Route>& routes();
 
-  std::shared_ptr<const server::Model> loaded_model() {
+  ModelPtr loaded_model() {
     const std::lock_guard lock(mutex);
     return model;
   }
   std::optional<ApiError> why_unavailable();
   void handle(HttpRequest request, const Writer& writer);
   template <class Run>
-  void generate(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
+  void generate(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
   using TextEndpoint = MaybeError(std::string_view, const server::Model&, const ServerOptions&, std::string&);
   template <TextEndpoint* Endpoint>
-  void handle_text(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
-  void models(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
-  void one_model(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
-  void health(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
-  void ready(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
-  void show_verification(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
+  void handle_text(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
+  void models(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
+  void one_model(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
+  void health(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
+  void ready(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
+  void show_verification(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
   std::optional<Verification> known_verification() {
     const std::lock_guard lock(mutex);
     return verification;
   }
-  void metrics_text(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
-  void root(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> model);
+  void metrics_text(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
+  void root(HttpRequest& request, const Writer& writer, const ModelPtr& loaded);
 };
 
 const std::vector<Server::State::Route>& Server::State::routes() {
@@ -174,18 +175,17 @@ void Server::State::handle(HttpRequest request, const Writer& writer) {
   if (found->needs_model) {
     if (const auto error = why_unavailable()) return writer->send(error_response(*error));
   }
-  (this->*found->run)(std::move(request), writer, loaded_model());
+  (this->*found->run)(request, writer, loaded_model());
 }
 
 template <class Run>
-void Server::State::generate(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> loaded) {
-  std::make_shared<Run>(context, std::move(loaded), writer)->start(std::move(request.body));
+void Server::State::generate(HttpRequest& request, const Writer& writer, const ModelPtr& loaded) {
+  std::make_shared<Run>(context, loaded, writer)->start(std::move(request.body));
 }
 
 template <Server::State::TextEndpoint* Endpoint>
-void Server::State::handle_text(HttpRequest request, const Writer& writer,
-                                std::shared_ptr<const server::Model> loaded) {
-  context.post_text([this, body = std::move(request.body), writer, loaded = std::move(loaded)] {
+void Server::State::handle_text(HttpRequest& request, const Writer& writer, const ModelPtr& loaded) {
+  context.post_text([this, body = std::move(request.body), writer, loaded] {
     std::string reply;
     if (const auto refused = Endpoint(body, *loaded, context.options, reply)) {
       writer->send(error_response(*refused));
@@ -195,11 +195,11 @@ void Server::State::handle_text(HttpRequest request, const Writer& writer,
   });
 }
 
-void Server::State::models(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model> loaded) {
+void Server::State::models(HttpRequest&, const Writer& writer, const ModelPtr& loaded) {
   send_json(writer, models_body(context.options, created, loaded->context_tokens));
 }
 
-void Server::State::one_model(HttpRequest request, const Writer& writer, std::shared_ptr<const server::Model> loaded) {
+void Server::State::one_model(HttpRequest& request, const Writer& writer, const ModelPtr& loaded) {
   const std::string name = decode_percent(request.path().substr(kModelsPrefix.size()));
   const auto& aliases = context.options.aliases;
   if (name != context.options.model_id && std::find(aliases.begin(), aliases.end(), name) == aliases.end()) {
@@ -214,22 +214,22 @@ void Server::State::one_model(HttpRequest request, const Writer& writer, std::sh
   send_json(writer, model_body(context.options, name, created, loaded->context_tokens));
 }
 
-void Server::State::health(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model>) {
+void Server::State::health(HttpRequest&, const Writer& writer, const ModelPtr&) {
   const auto known = known_verification();
   send_json(writer, status_body(known && !known->proven ? "alive, unproven" : "alive"));
 }
 
-void Server::State::show_verification(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model>) {
+void Server::State::show_verification(HttpRequest&, const Writer& writer, const ModelPtr&) {
   const auto known = known_verification();
   send_json(writer, known ? known->body : "{\"proven\":false}");
 }
 
-void Server::State::ready(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model>) {
+void Server::State::ready(HttpRequest&, const Writer& writer, const ModelPtr&) {
   if (const auto error = why_unavailable()) return writer->send(error_response(*error));
   send_json(writer, status_body("ready"));
 }
 
-void Server::State::metrics_text(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model> loaded) {
+void Server::State::metrics_text(HttpRequest&, const Writer& writer, const ModelPtr& loaded) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   if (loaded) {
@@ -244,7 +244,7 @@ void Server::State::metrics_text(HttpRequest, const Writer& writer, std::shared_
   writer->send(std::move(response));
 }
 
-void Server::State::root(HttpRequest, const Writer& writer, std::shared_ptr<const server::Model>) {
+void Server::State::root(HttpRequest&, const Writer& writer, const ModelPtr&) {
   std::vector<std::string> endpoints;
   for (const Route& route : routes()) {
     const bool is_tree = route.path.size() > 1 && route.path.back() == '/';
@@ -256,7 +256,7 @@ void Server::State::root(HttpRequest, const Writer& writer, std::shared_ptr<cons
 Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Server::~Server() { stop(); }
 
-Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
+Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options) {
   auto state = std::make_unique<State>(options);
   State* raw = state.get();
   state->pool = std::make_unique<boost::asio::thread_pool>(std::max(options.text_threads, 1));
@@ -266,7 +266,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   http.port = options.port;
   http.on_response = [raw](int status) { raw->metrics.count_response(status); };
   // Requests may arrive before what follows is done; none touches it before set_ready.
-  ASSAY_ASSIGN(state->http, HttpServer::start(http, [raw](HttpRequest request, Writer writer) {
+  ASSAY_ASSIGN(state->http, HttpServer::start(http, [raw](HttpRequest request, const Writer& writer) {
                  raw->handle(std::move(request), writer);
                }));
   state->context.post_io = [raw](std::function<void()> task) { raw->http->post(std::move(task)); };

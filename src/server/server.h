@@ -24,7 +24,7 @@ class Server {
   using Model = server::Model;
 
   // Binds and answers at once: alive, not ready. Errors as HttpServer::start.
-  static Result<std::unique_ptr<Server>> start(ServerOptions options);
+  static Result<std::unique_ptr<Server>> start(const ServerOptions& options);
   ~Server();  // stop()
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

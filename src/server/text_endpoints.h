@@ -14,12 +14,12 @@ namespace assay::server {
 
 // {"prompt": text} (or "content"), or {"messages": [...]} with the template's fields as in chat completions
 //   -> {"count", "max_model_len", "tokens": [ids], "token_strs": [texts] with "return_token_strs" or null}
-MaybeError tokenize(std::string_view body, const Model& model, const ServerOptions& options, std::string& reply);
+MaybeError tokenize(std::string_view text, const Model& model, const ServerOptions& options, std::string& reply);
 
 // {"tokens": [ids]} -> {"prompt": text, "content": text}; special tokens are kept.
-MaybeError detokenize(std::string_view body, const Model& model, const ServerOptions& options, std::string& reply);
+MaybeError detokenize(std::string_view text, const Model& model, const ServerOptions& options, std::string& reply);
 
 // {"messages": [...]} with the template's fields -> {"prompt": text}
-MaybeError apply_template(std::string_view body, const Model& model, const ServerOptions& options, std::string& reply);
+MaybeError apply_template(std::string_view text, const Model& model, const ServerOptions& options, std::string& reply);
 
 }  // namespace assay::server

@@ -71,7 +71,7 @@ struct ChatTemplate::State {
 ChatTemplate::ChatTemplate(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ChatTemplate::~ChatTemplate() = default;
 
-Result<std::unique_ptr<ChatTemplate>> ChatTemplate::parse(std::string source) {
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::parse(const std::string& source) {
   auto state = std::make_unique<State>();
   try {
     state->tree = jinja::parse(source);
@@ -104,7 +104,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& mode
                  "chat_template.jinja, or chat_template in tokenizer_config.json",
                  ""};
   }
-  auto parsed = parse(std::move(source));
+  auto parsed = parse(source);
   if (!parsed.ok()) {
     Error error = std::move(parsed).error();
     error.where = path + ": " + error.where;

@@ -21,7 +21,7 @@ class ChatTemplate {
   // (bos_token, eos_token, pad_token, unk_token) become variables. kIo: no template found; kCheckpoint: it does not
   // parse.
   static Result<std::unique_ptr<ChatTemplate>> load(const std::string& model_directory);
-  static Result<std::unique_ptr<ChatTemplate>> parse(std::string source);
+  static Result<std::unique_ptr<ChatTemplate>> parse(const std::string& source);
   ~ChatTemplate();
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;

@@ -119,7 +119,7 @@ bool equals_ignoring_case(std::string_view text, std::string_view lower) {
 
 // The value as JSON text.
 std::string convert(const std::string& value, uint32_t kinds) {
-  const std::string text(trim(value));
+  std::string text(trim(value));
   if ((kinds & ToolSchemas::kNull) != 0 && equals_ignoring_case(text, "null")) return "null";
   if ((kinds & ToolSchemas::kString) == 0 && text == "null") return "null";
   if ((kinds & ToolSchemas::kBoolean) != 0) {
