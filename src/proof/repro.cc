@@ -52,6 +52,30 @@ class One : public KernelSink {
   std::string row_;
 };
 
+// The path, where it could be written.
+std::optional<std::string> write_repro(const std::string& directory, const Verdict& v, ConstBytes desc,
+                                       const ops::Bucket& bucket, const KernelOptions& options) {
+  const ordered_json json{{"schema", 1},
+                          {"kind", "assay repro"},
+                          {"op", v.op},
+                          {"desc", v.desc},
+                          {"desc_bytes", to_hex(desc)},
+                          {"tokens", bucket.tokens},
+                          {"sequences", bucket.sequences},
+                          {"outputs", bucket.outputs},
+                          {"row", v.row},
+                          {"seed", options.seed},
+                          {"full", options.full},
+                          {"repeats", options.repeats},
+                          {"reason", v.reason}};
+  const std::string path =
+      fmt::format("{}/repro-{}-{}-{:08x}.json", directory, v.op, v.row, static_cast<uint32_t>(hash64(v.desc)));
+  std::error_code ignored;
+  std::filesystem::create_directories(directory, ignored);
+  if (!write_atomically(path, json.dump(1) + "\n").ok()) return std::nullopt;
+  return path;
+}
+
 }  // namespace
 
 std::vector<std::string> write_repros(const std::string& directory, const ops::Instances& instances,
@@ -64,24 +88,9 @@ std::vector<std::string> write_repros(const std::string& directory, const ops::I
         for (const Verdict& v : verdicts) {
           if (v.op != Op::kName || v.desc != describe(group.desc) || v.state != State::kFailed) continue;
           if (v.reason.starts_with("weights:")) continue;
-          const ordered_json json{{"schema", 1},
-                                  {"kind", "assay repro"},
-                                  {"op", v.op},
-                                  {"desc", v.desc},
-                                  {"desc_bytes", to_hex(std::as_bytes(std::span(&group.desc, 1)))},
-                                  {"tokens", group.bucket.tokens},
-                                  {"sequences", group.bucket.sequences},
-                                  {"outputs", group.bucket.outputs},
-                                  {"row", v.row},
-                                  {"seed", options.seed},
-                                  {"full", options.full},
-                                  {"repeats", options.repeats},
-                                  {"reason", v.reason}};
-          const std::string path =
-              fmt::format("{}/repro-{}-{}-{:08x}.json", directory, v.op, v.row, static_cast<uint32_t>(hash64(v.desc)));
-          std::error_code ignored;
-          std::filesystem::create_directories(directory, ignored);
-          if (write_atomically(path, json.dump(1) + "\n").ok()) paths.push_back(path);
+          if (auto path = write_repro(directory, v, std::as_bytes(std::span(&group.desc, 1)), group.bucket, options)) {
+            paths.push_back(std::move(*path));
+          }
         }
       }
     }
@@ -112,19 +121,19 @@ Result<Verdict> run_repro(const std::string& path, device::Device& device) {
   const ops::Bucket bucket{bounded("tokens"), bounded("sequences"), bounded("outputs")};
   ops::Instances instances;
   ops::CaseWeights weights(device);
+  const std::string op = string("op"), desc_text = string("desc"), desc_bytes = string("desc_bytes");
   bool known = false;
   ops::for_each_op([&]<class Op>() {
     if constexpr (ops::HasCases<Op>) {
       typename Op::Desc desc;
-      if (string("op") != Op::kName || !from_hex(string("desc_bytes"), std::as_writable_bytes(std::span(&desc, 1))))
-        return;
-      if (describe(desc) != string("desc")) return;
+      if (op != Op::kName || !from_hex(desc_bytes, std::as_writable_bytes(std::span(&desc, 1)))) return;
+      if (describe(desc) != desc_text) return;
       known = true;
       ops::CaseRandom random(options.seed);
       instances.add<Op>({desc, bucket, synthetic(desc, weights, random)});
     }
   });
-  if (!known) return bad_file(path, "op " + string("op") + ", Desc " + string("desc"));
+  if (!known) return bad_file(path, "op " + op + ", Desc " + desc_text);
   One one(string("row"));
   prove_kernels(instances, device, weights, options, one);
   if (!one.found) return bad_file(path, "row " + string("row"));
