@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <CLI/Validators.hpp>
 
 #include "assay/common_options.h"
 #include "ops/attention/attention.h"
@@ -117,8 +116,8 @@ std::string row_of(const Flag& flag, const std::string& value) {
 void add(CLI::App& app, const Flag& flag, std::string& value, const std::string& what) {
   add_option(app, std::string(flag.name), value,
              fmt::format("Row of {}, as --force; SGLang's names where they have a counterpart", what))
-      ->check(CLI::Validator([flag](const std::string& got) { return problem(flag, got); }, "ROW"))
-      ->capture_default_str();
+      .check([flag](const std::string& got) { return problem(flag, got); }, "ROW")
+      .show_default();
 }
 
 }  // namespace

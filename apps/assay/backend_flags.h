@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/App.hpp>
+#include "assay/flags.h"
 
 namespace assay::app {
 

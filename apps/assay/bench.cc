@@ -94,7 +94,7 @@ Result<void> measure_ops(engine::ObservedEngine& engine, OpTimer& timer, BenchSe
 
 // What was not asked for follows from the sweep: no more states and pages than its sequences need.
 engine::LoadOptions sized_for_sweep(const BenchOptions& options, const CLI::App& app) {
-  const auto given = [&](const char* flag) { return app.get_option(flag)->count() > 0; };
+  const auto given = [&](const char* flag) { return find_option(app, flag).given(); };
   engine::LoadOptions load = load_options(options.common);
   if (!given("--context-length")) load.context_tokens = options.most_positions();
   if (!given("--max-running-requests")) load.max_sequences = options.largest_batch();
@@ -157,34 +157,32 @@ constexpr char kDescription[] =
 
 Command add_bench(CLI::App& parent) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* app = parent.add_subcommand("bench", kDescription);
-  add_common_options(*app, options->common);
-  app->get_option("model")->required(false);  // limits needs none
-  const Command limits = add_bench_limits(*app);
+  CLI::App& app = add_subcommand(parent, "bench", kDescription);
+  add_common_options(app, options->common);
+  find_option(app, "model").required(false);  // limits needs none
+  const Command limits = add_bench_limits(app);
   constexpr int kMost = 1 << 24;
-  add_option(*app, "--context", options->contexts, "Tokens of the prompt, and before a decode step; one or more")
-      ->delimiter(',')
-      ->check(CLI::Range(1, kMost))
-      ->capture_default_str();
-  add_option(*app, "--batch", options->batches, "Sequences that decode at once; one or more")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  add_option(*app, "--decode-tokens", options->decode_tokens, "Steps of one timing of decode")
-      ->check(CLI::Range(1, kMost))
-      ->capture_default_str();
-  add_option(*app, "--repeats", options->repeats, "Timings to take the median of, after a warm-up")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  add_flag(*app, "--ops", options->ops,
-           "Time each op too: of a prefill and of a decode step of each context and batch");
-  add_option(*app, "--op", options->only_op, "Time the ops, and print this one only")
-      ->check(CLI::IsMember(names_of_part_ops()));
-  add_option(*app, "--plot", options->plot, "Time the ops, and draw them below the limits into this SVG file");
-  add_flag(*app, "--json", options->json,
+  add_option(app, "--context", options->contexts, "Tokens of the prompt, and before a decode step; one or more")
+      .comma_separated()
+      .range(1, kMost)
+      .show_default();
+  add_option(app, "--batch", options->batches, "Sequences that decode at once; one or more")
+      .comma_separated()
+      .range(1, 4096)
+      .show_default();
+  add_option(app, "--decode-tokens", options->decode_tokens, "Steps of one timing of decode")
+      .range(1, kMost)
+      .show_default();
+  add_option(app, "--repeats", options->repeats, "Timings to take the median of, after a warm-up")
+      .range(1, 1000)
+      .show_default();
+  add_flag(app, "--ops", options->ops, "Time each op too: of a prefill and of a decode step of each context and batch");
+  add_option(app, "--op", options->only_op, "Time the ops, and print this one only").one_of(names_of_part_ops());
+  add_option(app, "--plot", options->plot, "Time the ops, and draw them below the limits into this SVG file");
+  add_flag(app, "--json", options->json,
            "Print one object: prefill_tokens_per_s, decode_tokens_per_s (of the first --context and --batch), threads, "
            "machine, memory (the ledger), and all that was measured");
-  return {app, [options, app, limits] { return limits.app->parsed() ? limits.run() : run(*options, *app); }};
+  return {&app, [options, &app, limits] { return parsed(*limits.app) ? limits.run() : run(*options, app); }};
 }
 
 }  // namespace assay::app

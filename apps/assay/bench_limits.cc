@@ -51,13 +51,13 @@ nlohmann::ordered_json limits_json(const backend::Limits& limits) {
 
 Command add_bench_limits(CLI::App& parent) {
   auto options = std::make_shared<LimitsOptions>();
-  CLI::App* app = parent.add_subcommand("limits", "Measure memory bandwidth and FLOP/s of a device");
-  add_option(*app, "--device", options->device, "What to measure: cpu, cuda or cuda:INDEX")->capture_default_str();
-  add_option(*app, "--threads", options->threads, "CPU threads; 0: as many as the process may use")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  add_flag(*app, "--json", options->json, "Print one object");
-  return {app, [options] { return run(*options); }};
+  CLI::App& app = add_subcommand(parent, "limits", "Measure memory bandwidth and FLOP/s of a device");
+  add_option(app, "--device", options->device, "What to measure: cpu, cuda or cuda:INDEX").show_default();
+  add_option(app, "--threads", options->threads, "CPU threads; 0: as many as the process may use")
+      .range(0, 4096)
+      .show_default();
+  add_flag(app, "--json", options->json, "Print one object");
+  return {&app, [options] { return run(*options); }};
 }
 
 }  // namespace assay::app

@@ -208,12 +208,12 @@ Result<void> run(const ChatOptions& options) {
 
 Command add_chat(CLI::App& parent) {
   auto options = std::make_shared<ChatOptions>();
-  CLI::App* app = parent.add_subcommand("chat", "Talk to the model in the terminal");
-  add_common_options(*app, options->common);
-  add_option(*app, "--system", options->system, "System message of the conversation");
-  add_thinking(*app, options->thinking);
-  add_sampling_options(*app, options->sampling);
-  return {app, [options] { return run(*options); }};
+  CLI::App& app = add_subcommand(parent, "chat", "Talk to the model in the terminal");
+  add_common_options(app, options->common);
+  add_option(app, "--system", options->system, "System message of the conversation");
+  add_thinking(app, options->thinking);
+  add_sampling_options(app, options->sampling);
+  return {&app, [options] { return run(*options); }};
 }
 
 }  // namespace assay::app

@@ -1,17 +1,16 @@
 #include "assay/chat_prompt.h"
 
-#include <CLI/Validators.hpp>
 #include <nlohmann/json.hpp>
 
 #include "assay/common_options.h"
 
 namespace assay::app {
 
-CLI::Option* add_thinking(CLI::App& app, std::string& thinking) {
+Option add_thinking(CLI::App& app, std::string& thinking) {
   return add_option(app, "--thinking", thinking,
                     "Reason before answering: on, off, or default (what the template does)")
-      ->check(CLI::IsMember({"on", "off", "default"}))
-      ->capture_default_str();
+      .one_of({"on", "off", "default"})
+      .show_default();
 }
 
 Thinking parse_thinking(const std::string& text) {

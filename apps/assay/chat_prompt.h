@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include <CLI/App.hpp>
 #include <nlohmann/json_fwd.hpp>
 
+#include "assay/flags.h"
 #include "base/result.h"
 #include "text/chat_template.h"
 
@@ -14,7 +14,7 @@ namespace assay::app {
 enum class Thinking { kDefault, kOn, kOff };
 
 // The flag --thinking, and what its text means.
-CLI::Option* add_thinking(CLI::App& app, std::string& thinking);
+Option add_thinking(CLI::App& app, std::string& thinking);
 Thinking parse_thinking(const std::string& text);
 
 // tools: an array, or null for none.

@@ -3,8 +3,7 @@
 
 #include <functional>
 
-#include <CLI/App.hpp>
-
+#include "assay/flags.h"
 #include "base/result.h"
 
 namespace assay::app {

@@ -1,11 +1,8 @@
 #include "assay/common_options.h"
 
 #include <algorithm>
-#include <cctype>
 #include <limits>
 #include <utility>
-
-#include <CLI/Validators.hpp>
 
 namespace assay::app {
 namespace {
@@ -18,35 +15,21 @@ std::string check_forced_row(const std::string& text) {
 
 }  // namespace
 
-std::string environment_name(const std::string& flag) {
-  std::string name = "ASSAY_";
-  for (char c : flag.substr(flag.find_first_not_of('-'))) {
-    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  }
-  return name;
+Option add_model(CLI::App& app, std::string& directory) {
+  return add_option(app, "model", directory, "Directory with config.json, tokenizer.json and *.safetensors").required();
 }
 
-CLI::Option* add_flag(CLI::App& app, const std::string& flag, bool& value, const std::string& description) {
-  return app.add_flag(flag, value, description)->envname(environment_name(flag));
-}
-
-CLI::Option* add_model(CLI::App& app, std::string& directory) {
-  return app.add_option("model", directory, "Directory with config.json, tokenizer.json and *.safetensors")
-      ->required()
-      ->envname(environment_name("model"));
-}
-
-CLI::Option* add_log_level(CLI::App& app, std::string& level) {
+Option add_log_level(CLI::App& app, std::string& level) {
   return add_option(app, "--log-level", level, "What to log on stderr: debug, info, warning, error or off")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
-      ->capture_default_str();
+      .one_of({"debug", "info", "warning", "error", "off"})
+      .show_default();
 }
 
-CLI::Option* add_dummy_format(CLI::App& app, std::string& format) {
+Option add_dummy_format(CLI::App& app, std::string& format) {
   return add_option(app, "--dummy-format", format,
                     "Formats of dummy weights: bf16; modelopt: routed experts NVFP4; nvfp4: all linear layers NVFP4")
-      ->check(CLI::IsMember({"bf16", "modelopt", "nvfp4"}))
-      ->capture_default_str();
+      .one_of({"bf16", "modelopt", "nvfp4"})
+      .show_default();
 }
 
 checkpoint::DummyFormat parse_dummy_format(const std::string& name) {
@@ -58,44 +41,44 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
   add_model(app, options.model_directory);
   add_option(app, "--load-format", options.load_format,
              "safetensors; dummy: seeded random weights of the config's shapes, only config.json is read")
-      ->check(CLI::IsMember({"safetensors", "dummy"}))
-      ->capture_default_str();
+      .one_of({"safetensors", "dummy"})
+      .show_default();
   add_dummy_format(app, options.dummy_format);
   add_option(app, "--dummy-router", options.dummy_router, "Dummy weights: experts chosen evenly, or some most often")
-      ->check(CLI::IsMember({"uniform", "skewed"}))
-      ->capture_default_str();
+      .one_of({"uniform", "skewed"})
+      .show_default();
   add_option(app, "--dummy-layers", options.dummy_layers, "Dummy weights: only the first so many layers; 0: all")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  add_option(app, "--device", options.device, "What runs the model: cpu, cuda or cuda:INDEX")->capture_default_str();
+      .range(0, 4096)
+      .show_default();
+  add_option(app, "--device", options.device, "What runs the model: cpu, cuda or cuda:INDEX").show_default();
   add_option(app, "--threads", options.threads, "CPU threads; 0: as many as the process may use")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
+      .range(0, 4096)
+      .show_default();
   add_option(app, "--compute", options.compute,
              "Type of activations and KV cache: bf16, or f32 to compare with goldens")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->capture_default_str();
+      .one_of({"bf16", "f32"})
+      .show_default();
   add_option(app, "--force", options.forced_rows,
              "op=row: run an op ('*': all that have it; 'linear nvfp4': Descs with this word) with this row or not at "
              "all; may be repeated")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Validator(check_forced_row, "OP=ROW"));
+      .comma_separated()
+      .repeated()
+      .check(check_forced_row, "OP=ROW");
   add_backend_flags(app, options.backends);
   add_option(app, "--context-length", options.context_length, "Most tokens of a sequence; 0: what the model says")
-      ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()))
-      ->capture_default_str();
+      .range(0, std::numeric_limits<int32_t>::max())
+      .show_default();
   add_option(app, "--max-running-requests", options.max_running_requests, "Requests that run at once; others wait")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+      .range(1, 65536)
+      .show_default();
   add_option(app, "--kv-cache-bytes", options.kv_cache_bytes,
              "Most memory for keys and values (suffixes KB, MB, GB of 1024)")
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
+      .size_suffixes()
+      .show_default();
   add_option(app, "--memory-utilization", options.memory_utilization,
              "Part of the RAM, or of the GPU's memory, that weights, caches and workspaces may take")
-      ->check(CLI::Range(0.01, 1.0))
-      ->capture_default_str();
+      .range(0.01, 1.0)
+      .show_default();
   add_flag(app, "--explain", options.explain, "Print which row runs each op, and why not the others, on stderr");
   add_log_level(app, options.log_level);
 }

@@ -1,4 +1,4 @@
-// Flags that several subcommands share, and the helper through which every flag also reads the environment.
+// Flags that several subcommands share.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/App.hpp>
-
 #include "assay/backend_flags.h"
+#include "assay/flags.h"
 #include "assay/proof_options.h"
 #include "base/log.h"
 #include "base/result.h"
@@ -16,26 +15,15 @@
 
 namespace assay::app {
 
-// "--top-p" -> "ASSAY_TOP_P"
-std::string environment_name(const std::string& flag);
-
-// An option that ASSAY_<FLAG> sets too.
-template <class T>
-CLI::Option* add_option(CLI::App& app, const std::string& flag, T& value, const std::string& description) {
-  return app.add_option(flag, value, description)->envname(environment_name(flag));
-}
-
-CLI::Option* add_flag(CLI::App& app, const std::string& flag, bool& value, const std::string& description);
-
 // The model directory, first positional argument of every subcommand.
-CLI::Option* add_model(CLI::App& app, std::string& directory);
+Option add_model(CLI::App& app, std::string& directory);
 
-CLI::Option* add_log_level(CLI::App& app, std::string& level);
+Option add_log_level(CLI::App& app, std::string& level);
 
 inline constexpr char kDefaultDummyFormat[] = "modelopt";
 
 // --dummy-format, with its names.
-CLI::Option* add_dummy_format(CLI::App& app, std::string& format);
+Option add_dummy_format(CLI::App& app, std::string& format);
 checkpoint::DummyFormat parse_dummy_format(const std::string& name);
 
 // Of all subcommands that load a model.

@@ -202,16 +202,15 @@ Result<void> run(const EvalOptions& options) {
 
 Command add_eval(CLI::App& parent) {
   auto options = std::make_shared<EvalOptions>();
-  CLI::App* app = parent.add_subcommand("eval", "Answer the questions of a file and count the right answers");
-  add_common_options(*app, options->common);
-  add_option(*app, "--file", options->file, "Questions, one JSON object a line, as models/pocket/eval.jsonl")
-      ->required();
-  add_option(*app, "--limit", options->limit, "Only this many questions, spread evenly over the file; 0: all")
-      ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()))
-      ->capture_default_str();
-  add_flag(*app, "--json", options->json,
+  CLI::App& app = add_subcommand(parent, "eval", "Answer the questions of a file and count the right answers");
+  add_common_options(app, options->common);
+  add_option(app, "--file", options->file, "Questions, one JSON object a line, as models/pocket/eval.jsonl").required();
+  add_option(app, "--limit", options->limit, "Only this many questions, spread evenly over the file; 0: all")
+      .range(0, std::numeric_limits<int32_t>::max())
+      .show_default();
+  add_flag(app, "--json", options->json,
            "Print one object: total, correct, families (name -> total, correct), wrong, prompt_mismatches");
-  return {app, [options] { return run(*options); }};
+  return {&app, [options] { return run(*options); }};
 }
 
 }  // namespace assay::app

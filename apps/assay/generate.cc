@@ -98,20 +98,18 @@ Result<void> run(const GenerateOptions& options) {
 Command add_generate(CLI::App& parent) {
   auto options = std::make_shared<GenerateOptions>();
   options->sampling.max_tokens = 256;
-  CLI::App* app = parent.add_subcommand("generate", "Continue a prompt, or answer it with --chat");
-  add_common_options(*app, options->common);
-  auto* prompt = add_option(*app, "--prompt", options->prompt, "Text to continue");
-  auto* file = add_option(*app, "--prompt-file", options->prompt_file, "File with the text; -: standard input");
-  prompt->excludes(file);
-  add_flag(*app, "--chat", options->chat, "Put the prompt into the chat template as the user's message");
-  add_thinking(*app, options->thinking);
-  add_sampling_options(*app, options->sampling);
-  add_flag(*app, "--json", options->json,
+  CLI::App& app = add_subcommand(parent, "generate", "Continue a prompt, or answer it with --chat");
+  add_common_options(app, options->common);
+  Option prompt = add_option(app, "--prompt", options->prompt, "Text to continue");
+  const Option file = add_option(app, "--prompt-file", options->prompt_file, "File with the text; -: standard input");
+  prompt.excludes(file);
+  add_flag(app, "--chat", options->chat, "Put the prompt into the chat template as the user's message");
+  add_thinking(app, options->thinking);
+  add_sampling_options(app, options->sampling);
+  add_flag(app, "--json", options->json,
            "Print one object: prompt_ids, ids, text, logprobs (natural, before temperature), finish_reason");
-  app->callback([prompt, file] {
-    if (prompt->empty() && file->empty()) throw CLI::RequiredError("--prompt or --prompt-file");
-  });
-  return {app, [options] { return run(*options); }};
+  require_one(app, "--prompt or --prompt-file", {prompt, file});
+  return {&app, [options] { return run(*options); }};
 }
 
 }  // namespace assay::app

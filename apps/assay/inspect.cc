@@ -104,19 +104,19 @@ Result<void> run(const InspectOptions& options) {
 
 Command add_inspect(CLI::App& parent) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App* app = parent.add_subcommand("inspect", "List the tensors of a checkpoint, their formats and sizes");
-  CLI::Option* model = add_model(*app, options->model_directory)->required(false);
-  CLI::Option* config = add_option(*app, "--config", options->config_path,
+  CLI::App& app = add_subcommand(parent, "inspect", "List the tensors of a checkpoint, their formats and sizes");
+  Option model = add_model(app, options->model_directory).required(false);
+  const Option config = add_option(app, "--config", options->config_path,
                                    "A config.json of any name, without weights: print the bytes of its weights by "
                                    "class, of the KV cache and of the state");
-  model->excludes(config);
-  add_dummy_format(*app, options->dummy_format)->needs(config);
-  app->require_option(1, 0);
-  add_flag(*app, "--list", options->list, "Every tensor, not only the totals by format");
-  add_flag(*app, "--json", options->json,
+  model.excludes(config);
+  add_dummy_format(app, options->dummy_format).needs(config);
+  require_flags(app);
+  add_flag(app, "--list", options->list, "Every tensor, not only the totals by format");
+  add_flag(app, "--json", options->json,
            "Print one object: parameters, bytes, tensors, formats; with --list also list (name, format, shape, bytes)");
-  add_log_level(*app, options->log_level);
-  return {app, [options] { return run(*options); }};
+  add_log_level(app, options->log_level);
+  return {&app, [options] { return run(*options); }};
 }
 
 }  // namespace assay::app

@@ -9,9 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "assay/command.h"
-#if ASSAY_FAULTS
 #include "assay/self_test.h"
-#endif
 
 namespace {
 
@@ -48,9 +46,7 @@ assay::Result<void> run(const assay::app::Command& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-#if ASSAY_FAULTS
-  assay::app::install_fault_from_environment();
-#endif
+  if (const assay::app::Faults* faults = assay::app::built_in_faults()) faults->install_from_environment();
   CLI::App app("assay: a language model engine and server that checks its numbers", "assay");
   app.set_version_flag("--version", "assay " ASSAY_VERSION);
   app.require_subcommand(1);

@@ -82,15 +82,15 @@ Result<void> run(const PerplexityOptions& options) {
 
 Command add_perplexity(CLI::App& parent) {
   auto options = std::make_shared<PerplexityOptions>();
-  CLI::App* app = parent.add_subcommand("perplexity", "Mean negative log-likelihood of a text, teacher forced");
-  add_common_options(*app, options->common);
-  add_option(*app, "--file", options->file, "The text; -: standard input")->required();
-  add_option(*app, "--window", options->window, "Tokens of a window; 0: as many as the context holds")
-      ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()))
-      ->check(CLI::Validator([](const std::string& text) { return text == "1" ? "at least 2 tokens" : ""; }, ""))
-      ->capture_default_str();
-  add_flag(*app, "--json", options->json, "Print one object: tokens, mean_nll, perplexity, windows, window_tokens");
-  return {app, [options] { return run(*options); }};
+  CLI::App& app = add_subcommand(parent, "perplexity", "Mean negative log-likelihood of a text, teacher forced");
+  add_common_options(app, options->common);
+  add_option(app, "--file", options->file, "The text; -: standard input").required();
+  add_option(app, "--window", options->window, "Tokens of a window; 0: as many as the context holds")
+      .range(0, std::numeric_limits<int32_t>::max())
+      .check([](const std::string& text) { return text == "1" ? "at least 2 tokens" : ""; }, "")
+      .show_default();
+  add_flag(app, "--json", options->json, "Print one object: tokens, mean_nll, perplexity, windows, window_tokens");
+  return {&app, [options] { return run(*options); }};
 }
 
 }  // namespace assay::app

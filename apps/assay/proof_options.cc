@@ -22,8 +22,8 @@ constexpr const char* kText =
 void add_proof_flags(CLI::App& app, ProofFlags& flags) {
   add_flag(app, "--full", flags.full, "All shapes, all tensors, all columns: takes minutes, not seconds");
   add_option(app, "--repeats", flags.repeats, "Runs of every case that must agree bit for bit")
-      ->check(CLI::Range(2, 1'000'000))
-      ->capture_default_str();
+      .range(2, 1'000'000)
+      .show_default();
   add_option(app, "--receipt-dir", flags.receipt_directory,
              "Where evidence is kept between starts. Default: $XDG_CACHE_HOME/assay or ~/.cache/assay");
   add_flag(app, "--no-receipt", flags.no_receipt, "Neither read nor write a receipt");
@@ -33,8 +33,8 @@ void add_proof_flags(CLI::App& app, ProofFlags& flags) {
   add_flag(app, "--prove-in-process", flags.in_process,
            "No child process: a row that crashes takes this program along");
   add_option(app, "--row-timeout-ms", flags.row_timeout_ms, "A row that takes longer to prove is taken to hang")
-      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}))
-      ->capture_default_str();
+      .range(int64_t{1}, int64_t{86'400'000})
+      .show_default();
 }
 
 engine::ProofOptions proof_options(const ProofFlags& flags, const text::Tokenizer* tokenizer,

@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/App.hpp>
-
+#include "assay/flags.h"
 #include "base/result.h"
 #include "engine/load.h"
 #include "text/tokenizer.h"

@@ -12,13 +12,11 @@
 #include "assay/command.h"
 #include "assay/common_options.h"
 #include "assay/proof_options.h"
+#include "assay/self_test.h"
 #include "assay/session.h"
 #include "backend/make_device.h"
 #include "proof/receipt.h"
 #include "proof/repro.h"
-#if ASSAY_FAULTS
-#include "assay/self_test.h"
-#endif
 
 namespace assay::app {
 namespace {
@@ -77,9 +75,7 @@ Result<void> run_prove(ProveOptions& options) {
   load.proof =
       proof_options(*options.common.proof, tokenizer.get(), child_environment(options.common, load.real_vocab));
   load.progress = [](const std::string& line) { log_info("{}", line); };
-#if ASSAY_FAULTS
-  if (options.self_test) return run_self_test(load);
-#endif
+  if (options.self_test) return built_in_faults()->run_self_test(load);
   ASSAY_ASSIGN(const proof::Report report, engine::prove(load));
   if (!options.export_file.empty()) {
     ASSAY_TRY(proof::write_atomically(options.export_file, proof::report_json(report) + "\n"));
@@ -116,41 +112,42 @@ Result<void> run_repro_file(const std::string& file, const std::string& device_n
 Command add_prove(CLI::App& parent) {
   auto options = std::make_shared<ProveOptions>();
   options->common.proof.emplace();
-  CLI::App* app = parent.add_subcommand("prove", "Prove every row that may run the model, as serve does before READY");
-  add_common_options(*app, options->common);
-  add_proof_flags(*app, *options->common.proof);
-  app->get_option("model")->required(false);
-  add_option(*app, "--op", options->common.proof->op, "Only rows of this op");
-  add_option(*app, "--row", options->common.proof->row, "Only rows of this name");
-  add_flag(*app, "--json", options->json, "Print one object; its schema is docs/proof.schema.json");
-  add_option(*app, "--export", options->export_file, "Also write that object to a file");
-#if ASSAY_FAULTS
-  add_flag(*app, "--self-test", options->self_test, "Inject every fault and print which evidence caught it");
-#endif
-  add_option(*app, "--diff", options->diff, "Compare two exported files; nothing is run")->expected(2);
-  return {app, [options] { return run_prove(*options); }};
+  CLI::App& app = add_subcommand(parent, "prove", "Prove every row that may run the model, as serve does before READY");
+  add_common_options(app, options->common);
+  add_proof_flags(app, *options->common.proof);
+  find_option(app, "model").required(false);
+  add_option(app, "--op", options->common.proof->op, "Only rows of this op");
+  add_option(app, "--row", options->common.proof->row, "Only rows of this name");
+  add_flag(app, "--json", options->json, "Print one object; its schema is docs/proof.schema.json");
+  add_option(app, "--export", options->export_file, "Also write that object to a file");
+  if (built_in_faults() != nullptr) {
+    add_flag(app, "--self-test", options->self_test, "Inject every fault and print which evidence caught it");
+  }
+  add_option(app, "--diff", options->diff, "Compare two exported files; nothing is run").values(2);
+  return {&app, [options] { return run_prove(*options); }};
 }
 
 Command add_prove_row(CLI::App& parent) {
   auto options = std::make_shared<CommonOptions>();
   auto flags = std::make_shared<ProofFlags>();
   auto real_vocab = std::make_shared<int32_t>(0);
-  CLI::App* app = parent.add_subcommand("prove-row", "Answers assay prove; not for people")->group("");
-  add_common_options(*app, *options);
-  add_proof_flags(*app, *flags);
-  add_option(*app, "--real-vocab", *real_vocab, "Token ids from here on are padding rows");
-  return {app, [options, flags, real_vocab] { return run_row(*options, *flags, *real_vocab); }};
+  CLI::App& app = add_subcommand(parent, "prove-row", "Answers assay prove; not for people");
+  hide(app);
+  add_common_options(app, *options);
+  add_proof_flags(app, *flags);
+  add_option(app, "--real-vocab", *real_vocab, "Token ids from here on are padding rows");
+  return {&app, [options, flags, real_vocab] { return run_row(*options, *flags, *real_vocab); }};
 }
 
 Command add_repro(CLI::App& parent) {
   auto file = std::make_shared<std::string>();
   auto model = std::make_shared<std::string>();
   auto device = std::make_shared<std::string>("cpu");
-  CLI::App* app = parent.add_subcommand("repro", "Show a row's failure again, from the file that assay prove wrote");
-  app->add_option("file", *file, "The file")->required();
-  app->add_option("model", *model)->group("");
-  add_option(*app, "--device", *device, "Where to run the row: cpu, cuda or cuda:INDEX")->capture_default_str();
-  return {app, [file, device] { return run_repro_file(*file, *device); }};
+  CLI::App& app = add_subcommand(parent, "repro", "Show a row's failure again, from the file that assay prove wrote");
+  add_argument(app, "file", *file, "The file").required();
+  add_argument(app, "model", *model, "").hide();
+  add_option(app, "--device", *device, "Where to run the row: cpu, cuda or cuda:INDEX").show_default();
+  return {&app, [file, device] { return run_repro_file(*file, *device); }};
 }
 
 }  // namespace assay::app

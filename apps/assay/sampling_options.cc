@@ -3,8 +3,6 @@
 #include <limits>
 #include <random>
 
-#include <CLI/Validators.hpp>
-
 #include "assay/common_options.h"
 
 namespace assay::app {
@@ -21,18 +19,18 @@ void add_sampling_options(CLI::App& app, SamplingOptions& options) {
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   add_flag(app, "--greedy", options.greedy, "Always take the most likely token, whatever --temperature says");
   add_option(app, "--temperature", options.temperature, "0: greedy. Default: generation_config.json, else 1")
-      ->check(CLI::Range(0.0, 100.0));
+      .range(0.0, 100.0);
   add_option(app, "--top-p", options.top_p,
              "Keep the likeliest tokens up to this share. Default: generation_config.json")
-      ->check(CLI::Range(0.0, 1.0));
+      .range(0.0, 1.0);
   add_option(app, "--top-k", options.top_k, "Keep this many tokens; 0: all. Default: generation_config.json")
-      ->check(CLI::Range(0, kMost));
+      .range(0, kMost);
   add_option(app, "--min-p", options.min_p, "Keep tokens with at least this share of the likeliest. Default: 0")
-      ->check(CLI::Range(0.0, 1.0));
+      .range(0.0, 1.0);
   add_option(app, "--seed", options.seed, "The same seed gives the same tokens. Default: a new one each time");
   add_option(app, "--max-tokens", options.max_tokens, "Most tokens to generate; 0: as many as the context holds")
-      ->check(CLI::Range(0, kMost))
-      ->capture_default_str();
+      .range(0, kMost)
+      .show_default();
 }
 
 void apply_sampling(const SamplingOptions& options, const checkpoint::GenerationConfig& defaults,

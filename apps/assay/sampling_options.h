@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include <CLI/App.hpp>
-
+#include "assay/flags.h"
 #include "checkpoint/config.h"
 #include "scheduler/request.h"
 

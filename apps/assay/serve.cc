@@ -145,23 +145,23 @@ Result<void> run(const ServeOptions& options) {
 Command add_serve(CLI::App& parent) {
   auto options = std::make_shared<ServeOptions>();
   options->common.log_level = "info";
-  CLI::App* app =
-      parent.add_subcommand("serve", "Serve the OpenAI API; prints READY and the address once it can answer");
-  add_common_options(*app, options->common);
+  CLI::App& app =
+      add_subcommand(parent, "serve", "Serve the OpenAI API; prints READY and the address once it can answer");
+  add_common_options(app, options->common);
   options->common.proof.emplace();
-  add_proof_flags(*app, *options->common.proof);
-  add_option(*app, "--host", options->host, "Address to listen on; 0.0.0.0: all of IPv4")->capture_default_str();
-  add_option(*app, "--port", options->port, "Port to listen on; 0: any free one")->capture_default_str();
-  add_option(*app, "--served-model-name", options->served_model_name,
+  add_proof_flags(app, *options->common.proof);
+  add_option(app, "--host", options->host, "Address to listen on; 0.0.0.0: all of IPv4").show_default();
+  add_option(app, "--port", options->port, "Port to listen on; 0: any free one").show_default();
+  add_option(app, "--served-model-name", options->served_model_name,
              "Name that clients ask for. Default: the last part of the model directory");
-  add_option(*app, "--max-queued-requests", options->max_queued_requests, "Requests that may wait; more get status 429")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  add_option(*app, "--request-timeout", options->request_timeout_s,
+  add_option(app, "--max-queued-requests", options->max_queued_requests, "Requests that may wait; more get status 429")
+      .range(0, 1 << 20)
+      .show_default();
+  add_option(app, "--request-timeout", options->request_timeout_s,
              "Seconds after its arrival at which a request is ended with status 504; 0: never")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  return {app, [options] { return run(*options); }};
+      .range(0.0, 1e6)
+      .show_default();
+  return {&app, [options] { return run(*options); }};
 }
 
 }  // namespace assay::app

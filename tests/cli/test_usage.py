@@ -36,7 +36,7 @@ def test_help_explains_every_flag(assay, command):
     ["generate", "POCKET", "--prompt", "x", "--prompt-file", "y"], ["generate", "POCKET", "--prompt", "x", "--compute", "f16"],
     ["generate", "POCKET", "--prompt", "x", "--force", "linear"], ["generate", "POCKET", "--prompt", "x", "--top-p", "1.5"],
     ["generate", "POCKET", "--prompt", "x", "--threads", "many"], ["perplexity", "POCKET"], ["eval", "POCKET"],
-    ["serve", "POCKET", "--port", "65536"]])
+    ["generate", "POCKET", "--prompt", "x", "--kv-cache-bytes", "-5"], ["serve", "POCKET", "--port", "65536"]])
 def test_wrong_usage_is_2(assay, arguments):
     done = assay.run(*[assay.pocket if argument == "POCKET" else argument for argument in arguments])
     assert done.returncode == 2
