@@ -13,7 +13,7 @@ CLANG_FORMAT := $(or $(shell command -v clang-format-14),clang-format)
 CXX_FILES := '*.cc' '*.h' '*.cu' '*.cuh'
 SUITES := $(sort $(dir $(wildcard tests/*/test_*.py)))
 
-.PHONY: help deps build run test check test-asan format check-format check-layers unit suites fuzz clean
+.PHONY: help deps build run test check test-asan format check-format check-layers unit suites $(SUITES) check-kernels fuzz clean
 
 help:
 	@echo "make run        install what is needed, build, serve models/pocket on http://$(HOST):$(PORT)"
@@ -58,14 +58,16 @@ test: deps
 	@$(MAKE) --no-print-directory check-format check-layers $(BUILD)/build.ninja
 	cmake --build $(BUILD) -j $(JOBS)
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
-	@$(MAKE) --no-print-directory suites
+	@$(MAKE) --no-print-directory -O -j $(JOBS) suites $(if $(CUOBJDUMP),check-kernels)
 
-# The suites in Python run one after the other against the built program.
-suites: $(VENV)/installed
-	@set -e; for suite in $(SUITES); do \
-	  echo "pytest $$suite"; \
-	  ASSAY_BIN=$(abspath $(BUILD)/bin/assay) $(VENV)/bin/python -m pytest -q -p no:cacheprovider $$suite; \
-	done
+# The suites in Python, each against servers of its own that the built program starts.
+suites: $(SUITES)
+$(SUITES): $(VENV)/installed
+	ASSAY_BIN=$(abspath $(BUILD)/bin/assay) $(VENV)/bin/python -m pytest -q -p no:cacheprovider $@
+
+# CUOBJDUMP comes from tools/cuda_toolkit.sh.
+check-kernels:
+	python3 tools/check_kernels.py $(BUILD) --cuobjdump $(CUOBJDUMP)
 
 $(VENV)/installed: tests/api/requirements.txt
 	python3 -m venv $(VENV)
