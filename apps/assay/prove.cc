@@ -46,10 +46,10 @@ Result<void> run_diff(const std::string& a_path, const std::string& b_path) {
     for (const auto& v : json["verdicts"]) {
       const std::string key = v.value("op", "") + " " + v.value("desc", "") + " " + v.value("row", "");
       const auto& ratio = v["worst"]["error_over_bound"];
-      lines[key][side] = v.value("verdict", "") +
-                         (ratio.is_number() ? fmt::format(" {:.3f}", ratio.get<double>()) : std::string(" inf")) +
-                         " bits " + v.value("digest", "") +
-                         (v.value("reason", "").empty() ? "" : " " + v.value("reason", ""));
+      const std::string worst = ratio.is_number() ? fmt::format("{:.3f}", ratio.get<double>()) : "inf";
+      std::string& line = lines[key][side];
+      line = fmt::format("{} {} bits {}", v.value("verdict", ""), worst, v.value("digest", ""));
+      if (const std::string reason = v.value("reason", ""); !reason.empty()) line += " " + reason;
     }
     for (const auto& c : json["chosen"]) {
       lines["chosen " + c.value("op", "") + " " + c.value("desc", "")][side] = c.value("row", "");
