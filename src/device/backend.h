@@ -15,7 +15,7 @@ constexpr std::string_view backend_name(Backend backend) { return backend == Bac
 // Instruction sets of the CPU, as the operating system lets us use them.
 struct CpuFeatures {
   bool avx2 = false;         // with FMA and F16C
-  bool avx512 = false;       // F, BW, VL, DQ, VBMI
+  bool avx512 = false;       // F, BW, VL, DQ, VBMI, VNNI
   bool avx512_bf16 = false;  // vdpbf16ps
 };
 
