@@ -266,7 +266,6 @@ void dot_decoded(const EncodedMatrix& matrix, int64_t row, int64_t rows, std::sp
   alignas(64) float weights[kRowTile * kChunk];
   Lanes sums[kTokenTile][kRowTile];
   const auto token_count = static_cast<int64_t>(tokens.size());
-  for (int64_t t = 0; t < token_count; ++t) std::fill_n(sums[t], kRowTile, Lanes{});
   for (int64_t first = 0; first < matrix.cols; first += kChunk) {
     const int64_t count = std::min(kChunk, matrix.cols - first), padded = dot_padded(count);
     for (int64_t r = 0; r < rows; ++r) decode(matrix, row + r, first, count, weights + r * kChunk);
