@@ -163,6 +163,15 @@ TEST(ChatTemplate, BoundsHostileTemplates) {
 }
 
 // A byte that is no UTF-8 counts as U+FFFD, whose own encoding is longer.
+TEST(ChatTemplate, StripsWholeCharactersOfAnyLength) {
+  for (const auto& [method, left] :
+       {std::pair("strip", "é€"), std::pair("lstrip", "é€ü😀"), std::pair("rstrip", "😀üé€")}) {
+    const auto parsed = ChatTemplate::parse(std::string("{{ '😀üé€ü😀'.") + method + "('ü😀') }}");
+    ASSERT_TRUE(parsed.ok()) << parsed.error().message();
+    EXPECT_EQ((*parsed)->render(Json::object()).value(), left) << method;
+  }
+}
+
 TEST(ChatTemplate, StripsBytesThatAreNotUtf8) {
   const std::string text = "'\xff\xff\xff\xff|\xff\xff'";
   for (const auto& [method, left] :
