@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
 #include "fault.h"
@@ -88,6 +89,7 @@ class SelfTest {
  private:
   static void say(const faults::Entry& entry, std::string_view found) {
     fmt::print("{:<13} {:<52} {}\n", entry.op, entry.name, found);
+    std::fflush(stdout);  // faults take long: who reads along sees them, and what was seen outlives a time limit
   }
 
   // on_host: with memory that the host sees, because the fault changes it there.
