@@ -1,8 +1,9 @@
 #include "server/chat_request.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,18 @@ namespace assay::server {
 using Json = nlohmann::ordered_json;
 
 namespace {
+
+constexpr std::array kRoles = std::to_array<std::string_view>({"system", "developer", "user", "assistant", "tool"});
+
+MaybeError read_role(const Json& message, const std::string& where) {
+  const Json* role = member(message, "role");
+  if (!role) return invalid_field(where, where + " is required");
+  if (!role->is_string()) return wrong_type(where, "a string", *role);
+  const auto& name = role->get_ref<const std::string&>();
+  if (std::find(kRoles.begin(), kRoles.end(), name) != kRoles.end()) return {};
+  return invalid_field(where,
+                       fmt::format("{} must be one of {}, not {}", where, fmt::join(kRoles, ", "), name.substr(0, 64)));
+}
 
 MaybeError read_content(const Json& content, const std::string& where) {
   if (content.is_string() || content.is_null()) return {};
@@ -61,15 +74,14 @@ MaybeError read_messages(const Json& body, Json& context) {
     Json& message = messages[i];
     const std::string where = fmt::format("messages[{}]", i);
     if (!message.is_object()) return wrong_type(where, "an object", message);
-    const Json* role = member(message, "role");
-    if (!role) return invalid_field(where + ".role", where + ".role is required");
-    if (!role->is_string()) return wrong_type(where + ".role", "a string", *role);
-    const bool is_assistant = *role == "assistant";
+    ASSAY_FIELD(read_role(message, where + ".role"));
+    const Json& role = message["role"];
+    const bool is_assistant = role == "assistant";
     const Json* content = member(message, "content");
     if (content) ASSAY_FIELD(read_content(*content, where + ".content"));
     if (!content && !is_assistant) return invalid_field(where + ".content", where + ".content is required");
     if (is_assistant) ASSAY_FIELD(read_tool_calls(message, where + ".tool_calls"));
-    if (*role == "developer") message["role"] = "system";
+    if (role == "developer") message["role"] = "system";
   }
   context["messages"] = std::move(messages);
   return {};

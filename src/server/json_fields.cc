@@ -43,7 +43,8 @@ const Json* member(const Json& object, const char* name) {
 }
 
 ApiError wrong_type(const std::string& param, std::string_view wanted, const Json& got) {
-  return invalid_field(param, fmt::format("{} must be {}, not {}", param, wanted, got.type_name()));
+  const std::string what = got.is_number() ? "the number " + got.dump() : got.type_name();
+  return invalid_field(param, fmt::format("{} must be {}, not {}", param, wanted, what));
 }
 
 MaybeError read_bool(const Json& object, const char* name, bool& out) {
@@ -80,8 +81,8 @@ MaybeError read_int(const Json& object, const char* name, int64_t low, int64_t h
   if (!value->is_number_integer()) return wrong_type(name, "an integer", *value);
   const bool huge = value->is_number_unsigned() && value->get<uint64_t>() > std::numeric_limits<int64_t>::max();
   const int64_t number = huge ? std::numeric_limits<int64_t>::max() : value->get<int64_t>();
-  if (number < low) return invalid_field(name, fmt::format("{} must be >= {}, not {}", name, low, number));
-  if (number > high) return invalid_field(name, fmt::format("{} must be <= {}, not {}", name, high, number));
+  if (number < low) return invalid_field(name, fmt::format("{} must be >= {}, not {}", name, low, value->dump()));
+  if (number > high) return invalid_field(name, fmt::format("{} must be <= {}, not {}", name, high, value->dump()));
   out = static_cast<int32_t>(number);
   return {};
 }

@@ -346,7 +346,7 @@ TEST_F(ServerTest, RefusedRequests) {
   EXPECT_EQ(unknown["type"], "not_found_error");
   EXPECT_EQ(unknown["param"], "model");
   const Json role = error_of(chat_body({{"messages", {{{"role", "alien"}, {"content", "x"}}}}}), 400);
-  EXPECT_EQ(role["param"], "messages");
+  EXPECT_EQ(role["param"], "messages[0].role");
   std::string long_text;
   for (int i = 0; i < 1000; ++i) long_text += "word ";
   const Json too_long = error_of(chat_body({}, long_text), 400);
