@@ -13,8 +13,9 @@ class OtherWork {
   virtual ~OtherWork() = default;  // ends the work
 };
 
-// CPU: a thread that passes over 8 MB in bursts of 20 to 300 us with pauses as long. GPU: copies and fills of 64 MB on
-// a second stream. Null where the memory for it is not there.
+// CPU: a thread that passes over 8 MB in bursts of 20 to 300 us with pauses as long. GPU: on a second stream in turn
+// copies and fills of 64 MB, and work for one scheduler of each multiprocessor alone. Null where the memory for it is
+// not there.
 std::unique_ptr<OtherWork> start_other_work(device::Device& device);
 
 }  // namespace assay::backend
