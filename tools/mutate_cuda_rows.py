@@ -5,8 +5,8 @@ usage: tools/mutate_cuda_rows.py BUILD [--count N] [--seed S] [--jobs N] [--seco
 
 A row is `attention/cuda_split`; none named: all. A mutant is one change of one place: an operator turned, a whole number
 one larger, a barrier left out. Places are found by the text alone, so some mutants do not compile; they are counted. Each
-is compiled by the command of its file, linked into an assay of its own, and proven: `assay prove models/pocket --device
-cuda --op OP --row ROW`. Killed: the row failed. Survived: it passed. A row that hangs or crashes has failed.
+is compiled by the command of its file, linked into an assay of its own, and proven: `assay prove MODEL --device cuda --op
+OP --row ROW`, with models/pocket or, for kernels that it does not reach, dummy weights of a large model's shapes. Killed: the row failed. Survived: it passed. A row that hangs or crashes has failed.
 Prints a table; FILE gets every mutant. --seconds: none begins later.
 """
 import argparse
@@ -22,16 +22,21 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Row -> its sources.
 FILES = {
     "attention/cuda_prefill": ["attention_cuda_prefill"], "attention/cuda_split": ["attention_cuda_split"],
     "conv_gates/cuda_head": ["conv_gates_cuda_head"], "embed/cuda_gather": ["embed_cuda_gather"],
     "experts/cuda_grouped": ["experts_cuda_grouped"], "gated_delta/cuda_chunk": ["gated_delta_cuda_chunk"],
     "gated_delta/cuda_recurrent": ["gated_delta_cuda_recurrent"], "linear/cublaslt": ["linear_cublaslt"],
-    "linear/cuda_gemm": ["linear_cuda_gemm"], "linear/cuda_gemv": ["linear_cuda_gemv", "linear_cuda_wide"],
-    "qk_norm_rope/cuda_warp": ["qk_norm_rope_cuda_warp"], "rms_norm/cuda_block": ["rms_norm_cuda_block"],
-    "router/cuda_tile": ["router_cuda_tile"], "sample/cuda_parts": ["sample_cuda_parts"],
-    "silu_mul/cuda_elementwise": ["silu_mul_cuda_elementwise"],
+    "linear/cuda_gemm": ["linear_cuda_gemm"], "linear/cuda_gemv": ["linear_cuda_gemv"],
+    "linear/cuda_wide": ["linear_cuda_wide"], "qk_norm_rope/cuda_warp": ["qk_norm_rope_cuda_warp"],
+    "rms_norm/cuda_block": ["rms_norm_cuda_block"], "router/cuda_tile": ["router_cuda_tile"],
+    "sample/cuda_parts": ["sample_cuda_parts"], "silu_mul/cuda_elementwise": ["silu_mul_cuda_elementwise"],
 }
+POCKET = ["models/pocket"]
+LARGE = ["models/configs/qwen3.5-35b-a3b.json", "--load-format", "dummy", "--dummy-layers", "4"]
+# Kernels that another row runs, and those that only matrices of a large model reach.
+PROVEN_AS = {"linear/cuda_wide": ("linear/cuda_gemv", LARGE)}
 # clang-format puts binary operators between blanks, and leaves none around the brackets of templates.
 CHANGES = [(r" \+ ", " - "), (r" - ", " + "), (r" \* ", " + "), (r" / ", " * "), (r" % ", " / "), (r" < ", " <= "),
            (r" <= ", " < "), (r" > ", " >= "), (r" >= ", " > "), (r" == ", " != "), (r" != ", " == "), (r" && ", " || "),
@@ -39,7 +44,7 @@ CHANGES = [(r" \+ ", " - "), (r" - ", " + "), (r" \* ", " + "), (r" / ", " * "),
            (r" << ", " >> "), (r" >> ", " << "), (r"\b__syncthreads\(\);", ";"), (r"\b__syncwarp\(\);", ";"),
            (r"(?<![\w.])(\d+)(?=[;,)\]: ])", None), (r"\bfmaxf\(", "fminf("), (r"(?<=\()!", "")]
 # Lines without arithmetic of the row's own: comments, text, what the compiler alone reads, how launches overlap.
-SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|namespace|using|asm)|\"|operator|Refusal|refuse|unroll|overlap")
+SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|namespace|using|asm)|__launch_bounds__|\"|operator|Refusal|refuse|unroll|overlap")
 
 
 def places(text):
@@ -95,9 +100,10 @@ class Workshop:
         return {**mutant, **verdict}
 
     def prove(self, program, row):
-        op, name = row.split("/")
-        done = subprocess.run([program, "prove", ROOT / "models/pocket", "--device", "cuda", "--no-receipt", "--op", op,
-                               "--row", name, "--row-timeout-ms", "20000", "--json"], capture_output=True, text=True)
+        proven_as, model = PROVEN_AS.get(row, (row, POCKET))
+        op, name = proven_as.split("/")
+        done = subprocess.run([program, "prove", *model, "--device", "cuda", "--no-receipt", "--op", op, "--row", name,
+                               "--row-timeout-ms", "20000", "--json"], capture_output=True, text=True, cwd=ROOT)
         try:
             verdicts = json.loads(done.stdout)["verdicts"]
         except (json.JSONDecodeError, KeyError):
