@@ -6,8 +6,8 @@ usage: tools/mutate_cuda_rows.py BUILD [--count N] [--seed S] [--jobs N] [--seco
 A row is `attention/cuda_split`; none named: all. A mutant is one change of one place: an operator turned, a whole number
 one larger, a barrier left out. Places are found by the text alone, so some mutants do not compile; they are counted. Each
 is compiled by the command of its file, linked into an assay of its own, and proven: `assay prove MODEL --device cuda --op
-OP --row ROW`, with models/pocket or, for kernels that it does not reach, dummy weights of a large model's shapes. Killed: the row failed. Survived: it passed. A row that hangs or crashes has failed.
-Prints a table; FILE gets every mutant. --seconds: none begins later.
+OP --row ROW`, with models/pocket or, for kernels that it does not reach, dummy weights of a large model's shapes. Killed:
+the row failed. Survived: it passed. A row that hangs or crashes has failed. Prints a table; FILE gets every mutant. --seconds: none begins later.
 """
 import argparse
 import collections
@@ -34,7 +34,7 @@ FILES = {
     "sample/cuda_parts": ["sample_cuda_parts"], "silu_mul/cuda_elementwise": ["silu_mul_cuda_elementwise"],
 }
 POCKET = ["models/pocket"]
-LARGE = ["models/configs/qwen3.5-35b-a3b.json", "--load-format", "dummy", "--dummy-layers", "4"]
+LARGE = ["models/configs/qwen3.5-35b-a3b.json", "--load-format", "dummy", "--dummy-layers", "1"]
 # Kernels that another row runs, and those that only matrices of a large model reach.
 PROVEN_AS = {"linear/cuda_wide": ("linear/cuda_gemv", LARGE)}
 # clang-format puts binary operators between blanks, and leaves none around the brackets of templates.
