@@ -81,7 +81,7 @@ Result<Question> parse_question(std::string_view line, const std::string& where)
 
 // With a limit, questions spread evenly over the file, which is sorted by family.
 Result<std::vector<Question>> read_questions(const std::string& path, int32_t limit) {
-  ASSAY_ASSIGN(const std::string text, read_file(path));
+  ASSAY_ASSIGN(const std::string text, read_input(path));
   std::vector<std::pair<std::string_view, int>> lines;
   const std::string_view view = text;
   int number = 0;

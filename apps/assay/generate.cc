@@ -31,7 +31,7 @@ struct GenerateOptions {
 Result<std::string> prompt_text(const GenerateOptions& options) {
   std::string text = options.prompt;
   if (!options.prompt_file.empty()) {
-    ASSAY_ASSIGN(text, read_file(options.prompt_file));
+    ASSAY_ASSIGN(text, read_input(options.prompt_file));
   }
   if (!options.chat) return text;
   ASSAY_ASSIGN(const auto chat_template, text::ChatTemplate::load(options.common.model_directory));

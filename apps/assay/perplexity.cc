@@ -40,7 +40,7 @@ Result<std::vector<std::shared_ptr<TokenStream>>> submit_windows(Session& sessio
 }
 
 Result<void> run(const PerplexityOptions& options) {
-  ASSAY_ASSIGN(const std::string text, read_file(options.file));
+  ASSAY_ASSIGN(const std::string text, read_input(options.file));
   ASSAY_ASSIGN(Session session, open_session(options.common, std::numeric_limits<int32_t>::max()));
   const std::vector<int32_t> ids = session.tokenizer->encode(text);
   const int32_t largest = session.loop->limits().context_tokens - 1;  // a prompt leaves room for one token

@@ -15,11 +15,14 @@
 #include "assay/self_test.h"
 #include "assay/session.h"
 #include "backend/make_device.h"
+#include "base/file.h"
 #include "proof/receipt.h"
 #include "proof/repro.h"
 
 namespace assay::app {
 namespace {
+
+using nlohmann::ordered_json;
 
 struct ProveOptions {
   CommonOptions common;
@@ -29,10 +32,21 @@ struct ProveOptions {
   bool self_test = false;
 };
 
-Result<nlohmann::ordered_json> read_report(const std::string& path) {
+// A member of an object; null where there is none.
+const ordered_json& member(const ordered_json& json, const char* key) {
+  static const ordered_json kNull;
+  return json.is_object() && json.contains(key) ? json.at(key) : kNull;
+}
+
+std::string text_of(const ordered_json& json, const char* key) {
+  const ordered_json& text = member(json, key);
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
+Result<ordered_json> read_report(const std::string& path) {
   ASSAY_ASSIGN(const std::string text, read_file(path));
-  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
-  if (json.is_object() && json.value("kind", "") == "assay proof" && json.contains("verdicts")) return json;
+  ordered_json json = ordered_json::parse(text, nullptr, false);
+  if (text_of(json, "kind") == "assay proof" && member(json, "verdicts").is_array()) return json;
   return Error{
       ErrorKind::kInvalidArgument, "not an exported proof", path, "another file", "one of assay prove --export", ""};
 }
@@ -43,16 +57,16 @@ Result<void> run_diff(const std::string& a_path, const std::string& b_path) {
   const std::string paths[] = {a_path, b_path};
   for (size_t side = 0; side < 2; ++side) {
     ASSAY_ASSIGN(const auto json, read_report(paths[side]));
-    for (const auto& v : json["verdicts"]) {
-      const std::string key = v.value("op", "") + " " + v.value("desc", "") + " " + v.value("row", "");
-      const auto& ratio = v["worst"]["error_over_bound"];
+    for (const auto& v : member(json, "verdicts")) {
+      const std::string key = text_of(v, "op") + " " + text_of(v, "desc") + " " + text_of(v, "row");
+      const auto& ratio = member(member(v, "worst"), "error_over_bound");
       const std::string worst = ratio.is_number() ? fmt::format("{:.3f}", ratio.get<double>()) : "inf";
       std::string& line = lines[key][side];
-      line = fmt::format("{} {} bits {}", v.value("verdict", ""), worst, v.value("digest", ""));
-      if (const std::string reason = v.value("reason", ""); !reason.empty()) line += " " + reason;
+      line = fmt::format("{} {} bits {}", text_of(v, "verdict"), worst, text_of(v, "digest"));
+      if (const std::string reason = text_of(v, "reason"); !reason.empty()) line += " " + reason;
     }
-    for (const auto& c : json["chosen"]) {
-      lines["chosen " + c.value("op", "") + " " + c.value("desc", "")][side] = c.value("row", "");
+    for (const auto& c : member(json, "chosen")) {
+      lines["chosen " + text_of(c, "op") + " " + text_of(c, "desc")][side] = text_of(c, "row");
     }
   }
   for (const auto& [key, sides] : lines) {

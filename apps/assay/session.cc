@@ -3,13 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 #include <iterator>
-#include <sstream>
 
+#include "base/file.h"
 #include "text/detokenizer.h"
 
 namespace assay::app {
@@ -71,14 +68,9 @@ std::vector<int32_t> stop_tokens(const checkpoint::GenerationConfig& generation,
   return stops;
 }
 
-Result<std::string> read_file(const std::string& path) {
+Result<std::string> read_input(const std::string& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf() || file.peek() == std::char_traits<char>::eof())) {
-    return Error{ErrorKind::kIo, "cannot read the file", path, std::strerror(errno), "", ""};
-  }
-  return text.str();
+  return read_file(path);
 }
 
 }  // namespace assay::app

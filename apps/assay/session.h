@@ -40,6 +40,6 @@ std::vector<int32_t> stop_tokens(const checkpoint::GenerationConfig& generation,
                                  const text::Tokenizer& tokenizer);
 
 // kIo if it cannot be read. "-": standard input.
-Result<std::string> read_file(const std::string& path);
+Result<std::string> read_input(const std::string& path);
 
 }  // namespace assay::app

@@ -53,9 +53,7 @@ class Loader {
       ASSAY_ASSIGN(const std::unique_ptr<LocalEngine> engine, make_engine());
       return engine->verification();
     }
-    proof::Report report = std::move(parts_.report);
-    if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
-    return report;
+    return std::move(parts_.report);
   }
 
   Result<void> visit_instances(const VisitInstances& visit) {
@@ -211,6 +209,7 @@ class Loader {
     ASSAY_ASSIGN(const ops::Instances instances, collect());
     proof::Certifier certifier(instances, *parts_.device, *parts_.weights, receipt_, certify_);
     const Result<void> certified = certifier.run(report);
+    keep_evidence(report);
     for (const std::string& path :
          proof::write_repros(options_.proof.receipt_directory.empty() ? "." : options_.proof.receipt_directory,
                              instances, report.verdicts, certify_.kernels)) {
@@ -220,6 +219,14 @@ class Loader {
     parts_.selector->set_judge(proof::Certifier::judge(report, certify_));
     report.seconds = static_cast<double>(now_us() - started_us_) / 1e6;
     return {};
+  }
+
+  // What was seen so far is kept, whatever comes after.
+  void keep_evidence(proof::Report& report) {
+    const Result<void> saved = receipt_.save();
+    if (saved.ok() || report.receipt_path.empty()) return;
+    report.notes.push_back(saved.error().message());
+    report.receipt_path.clear();
   }
 
   // Of an engine that serves nobody: pages and slots that the model's evidence uses, and as many that it must not
@@ -246,7 +253,7 @@ class Loader {
     describe_choice(*parts_.selector, weights_hash_, report);
     ASSAY_ASSIGN(std::unique_ptr<ObservedEngine> engine, make_local_engine(std::move(parts_)));
     ASSAY_TRY(prove_whole(*engine, report));
-    if (auto saved = receipt_.save(); !saved.ok()) report.notes.push_back(saved.error().message());
+    keep_evidence(report);
     report.seconds += static_cast<double>(now_us() - started_us_) / 1e6;
     if (!report.proven) report.fingerprint += "-unproven";
     engine->set_verification(std::move(report));

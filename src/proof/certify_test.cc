@@ -279,6 +279,12 @@ TEST_F(Certify, DamagedForeignAndOldReceiptsAreIgnoredWithOneLine) {
   EXPECT_NE(with(replaced("\"build\": \"", "\"build\": \"0")).find("another build"), std::string::npos);
   EXPECT_NE(with(replaced("\"machine\": \"", "\"machine\": \"x")).find("another machine"), std::string::npos);
   EXPECT_NE(with(replaced("\"repeats\": ", "\"repeats\": 1")).find("checksum"), std::string::npos);
+  std::filesystem::remove(first->receipt_path);
+  std::filesystem::create_directory(first->receipt_path);
+  std::vector<std::string> notes;
+  Receipt::open(directory_, model_.device->caps(), notes);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("damaged"), std::string::npos) << notes[0];
 }
 
 TEST_F(Certify, TwoProcessesKeepWhatEitherFound) {
@@ -343,6 +349,40 @@ TEST_F(Certify, AChangedTensorIsNamed) {
   EXPECT_TRUE(notes.empty());
 }
 
+TEST_F(Certify, ThePublishersManifestComesBeforeTheKeptOne) {
+  const std::string model = directory_ + "/model", published = model + "/assay-manifest.json";
+  std::filesystem::create_directories(model);
+  std::vector<std::string> notes;
+  std::vector<ManifestTensor> tensors{{"a", 1}};
+  const ManifestCheck kept = check_manifest(directory_, model, tensors, false, notes);
+  ASSERT_TRUE(kept.first_use);
+  std::filesystem::copy_file(kept.path, published);  // it may be published as it is
+  const std::vector<std::string> changed{"a"};
+  tensors[0].hash = 2;
+  for (const char* receipts : {directory_.c_str(), ""}) {
+    for (const bool accept : {false, true}) {  // only what was kept here may be replaced
+      const ManifestCheck check = check_manifest(receipts, model, tensors, accept, notes);
+      EXPECT_EQ(check.path, published);
+      EXPECT_EQ(check.changed, changed);
+    }
+  }
+  EXPECT_TRUE(notes.empty());
+  std::ofstream(published) << "{";
+  const ManifestCheck fallen_back = check_manifest(directory_, model, tensors, false, notes);
+  EXPECT_EQ(fallen_back.path, kept.path);
+  EXPECT_EQ(fallen_back.changed, changed);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find(published + ": ignored"), std::string::npos);
+}
+
+TEST_F(Certify, AManifestThatCannotBeKeptIsNotClaimed) {
+  std::vector<std::string> notes;
+  const ManifestCheck check = check_manifest("/proc/receipts", "model", {{"a", 1}}, false, notes);
+  EXPECT_FALSE(check.first_use);
+  EXPECT_TRUE(check.path.empty());
+  EXPECT_EQ(notes.size(), 1u);
+}
+
 TEST_F(Certify, AFailureCanBeShownAgainFromItsFile) {
   ops::test_rows<LinearOp>().push_back(scaled_row<105>("five_percent"));
   const auto report = run();
@@ -359,6 +399,7 @@ TEST_F(Certify, AFailureCanBeShownAgainFromItsFile) {
   EXPECT_EQ(repaired->state, State::kPassed) << repaired->reason;
   std::ofstream(paths[0]) << "{}";
   EXPECT_FALSE(run_repro(paths[0], *model_.device).ok());
+  EXPECT_FALSE(run_repro(directory_, *model_.device).ok());
 }
 
 }  // namespace

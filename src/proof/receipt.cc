@@ -11,14 +11,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "backend/versions.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "proof/verdict_json.h"
 
@@ -31,14 +30,15 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kSchema = 2, kManifestSchema = 1;
 constexpr std::string_view kReceiptKind = "assay receipt", kManifestKind = "assay manifest";
 
-std::optional<std::string> read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 Error io_error(const std::string& what, const std::string& path) {
   return Error{ErrorKind::kIo, what, path, std::strerror(errno), "", ""};
+}
+
+// Nothing where there is no such file.
+std::optional<Result<std::string>> text_if_there(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  return read_file(path);
 }
 
 // Held until destroyed; without one (a read-only directory) work goes on.
@@ -132,12 +132,42 @@ void put(std::vector<Entry>& list, Entry entry, const Same& same) {
   }
 }
 
+using Hashes = std::map<std::string, std::string>;  // by tensor
+
+// Nothing where there is no manifest, or none that can be read.
+std::optional<Hashes> read_manifest(const std::string& path, std::vector<std::string>& notes) {
+  const auto text = text_if_there(path);
+  if (!text) return std::nullopt;
+  const auto json = text->ok() ? ordered_json::parse(**text, nullptr, false) : ordered_json();
+  if (text_of(json, "kind") != kManifestKind || number_of(json, "schema") != kManifestSchema ||
+      !json.contains("tensors") || !json["tensors"].is_object()) {
+    notes.push_back(path + ": ignored: not a manifest, or damaged");
+    return std::nullopt;
+  }
+  Hashes hashes;
+  for (const auto& [name, hash] : json["tensors"].items()) {
+    hashes[name] = hash.is_string() ? hash.get<std::string>() : "";
+  }
+  return hashes;
+}
+
+std::vector<std::string> differences(Hashes known, const std::vector<ManifestTensor>& tensors) {
+  std::vector<std::string> changed;
+  for (const ManifestTensor& tensor : tensors) {
+    const auto found = known.find(tensor.name);
+    if (found == known.end() || found->second != hex64(tensor.hash)) changed.push_back(tensor.name);
+    if (found != known.end()) known.erase(found);
+  }
+  for (const auto& [name, hash] : known) changed.push_back(name + " (gone)");
+  return changed;
+}
+
 }  // namespace
 
 uint64_t build_id() {
   static const uint64_t id = [] {
-    const auto bytes = read_text("/proc/self/exe");
-    return bytes ? hash64(*bytes) : 0;
+    const auto bytes = read_file("/proc/self/exe");
+    return bytes.ok() ? hash64(*bytes) : 0;
   }();
   return id;
 }
@@ -190,9 +220,9 @@ Receipt Receipt::open(const std::string& directory, const device::DeviceCaps& ca
 }
 
 void Receipt::load(std::vector<std::string>& notes) {
-  const auto text = read_text(path_);
+  const auto text = text_if_there(path_);
   if (!text) return;
-  const auto json = ordered_json::parse(*text, nullptr, false);
+  const auto json = text->ok() ? ordered_json::parse(**text, nullptr, false) : ordered_json();
   const auto ignore = [&](const std::string& why) { notes.push_back(path_ + ": ignored: " + why); };
   if (json.is_discarded() || !json.is_object()) return ignore("not a receipt, or damaged");
   if (text_of(json, "kind") != kReceiptKind || number_of(json, "schema") != kSchema) {
@@ -367,42 +397,30 @@ Result<void> Receipt::save() {
 
 ManifestCheck check_manifest(const std::string& directory, const std::string& model_directory,
                              const std::vector<ManifestTensor>& tensors, bool accept, std::vector<std::string>& notes) {
-  ManifestCheck check;
   std::error_code ignored;
-  const std::filesystem::path canonical = std::filesystem::weakly_canonical(model_directory, ignored);
-  const std::string published = canonical.string() + "/assay-manifest.json";
-  const bool from_publisher = std::filesystem::exists(published, ignored);
-  if (!from_publisher && directory.empty()) return check;
-  check.path =
-      from_publisher ? published : fmt::format("{}/manifest-{}.json", directory, hex64(hash64(canonical.string())));
-  std::map<std::string, std::string> known;
-  const auto text = read_text(check.path);
-  const auto json = text ? ordered_json::parse(*text, nullptr, false) : ordered_json();
-  const bool good = json.is_object() && text_of(json, "kind") == kManifestKind &&
-                    number_of(json, "schema") == kManifestSchema && json.contains("tensors") &&
-                    json["tensors"].is_object();
-  if (text && !good) notes.push_back(check.path + ": ignored: not a manifest, or damaged");
-  if (good && (!accept || from_publisher)) {
-    for (const auto& [name, hash] : json["tensors"].items())
-      known[name] = hash.is_string() ? hash.get<std::string>() : "";
-    for (const ManifestTensor& tensor : tensors) {
-      const auto found = known.find(tensor.name);
-      if (found == known.end() || found->second != hex64(tensor.hash)) check.changed.push_back(tensor.name);
-      if (found != known.end()) known.erase(found);
-    }
-    for (const auto& [name, hash] : known) check.changed.push_back(name + " (gone)");
+  const std::string model = std::filesystem::weakly_canonical(model_directory, ignored).string();
+  ManifestCheck check;
+  check.path = model + "/assay-manifest.json";
+  std::optional<Hashes> known = read_manifest(check.path, notes);
+  if (!known) {
+    if (directory.empty()) return {};
+    check.path = fmt::format("{}/manifest-{}.json", directory, hex64(hash64(model)));
+    if (!accept) known = read_manifest(check.path, notes);
+  }
+  if (known) {
+    check.changed = differences(std::move(*known), tensors);
     return check;
   }
-  if (from_publisher) return check;
-  check.first_use = true;
   ordered_json list = ordered_json::object();
   for (const ManifestTensor& tensor : tensors) list[tensor.name] = hex64(tensor.hash);
   const ordered_json manifest{
-      {"schema", kManifestSchema}, {"kind", kManifestKind}, {"model", canonical.string()}, {"tensors", list}};
+      {"schema", kManifestSchema}, {"kind", kManifestKind}, {"model", model}, {"tensors", list}};
   std::filesystem::create_directories(directory, ignored);
   if (auto written = write_atomically(check.path, manifest.dump(1) + "\n"); !written.ok()) {
     notes.push_back(written.error().message());
+    return {};
   }
+  check.first_use = true;
   return check;
 }
 

@@ -99,7 +99,7 @@ struct ManifestTensor {
 // one; else what was seen at the first start, kept with the receipts ("trust on first use").
 struct ManifestCheck {
   bool first_use = false;
-  std::string path;                  // of the manifest compared with or written
+  std::string path;                  // of the manifest compared with or written; empty: there is none
   std::vector<std::string> changed;  // names of tensors whose bytes differ, are new or are gone
 };
 // accept: replaces a kept manifest instead of comparing.

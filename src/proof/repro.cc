@@ -2,13 +2,12 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <type_traits>
 
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "proof/chains.h"
 #include "proof/receipt.h"
@@ -99,10 +98,9 @@ std::vector<std::string> write_repros(const std::string& directory, const ops::I
 }
 
 Result<Verdict> run_repro(const std::string& path, device::Device& device) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  ASSAY_ASSIGN(const std::string text, read_file(path));
   const auto json = ordered_json::parse(text, nullptr, false);
-  if (json.is_discarded() || !json.is_object()) return bad_file(path, file ? "not JSON" : "it cannot be read");
+  if (json.is_discarded() || !json.is_object()) return bad_file(path, "not JSON");
   const auto string = [&](const char* key) {
     return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
   };

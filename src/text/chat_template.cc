@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "text/jinja_interpreter.h"
 #include "text/jinja_parser.h"
-#include "text/tokenizer_file.h"
 
 namespace assay::text {
 namespace {
@@ -85,14 +85,14 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& mode
   const std::string config_path = model_directory + "/tokenizer_config.json";
   Json config = Json::object();
   if (std::filesystem::exists(config_path)) {
-    ASSAY_ASSIGN(const std::string text, read_text_file(config_path));
+    ASSAY_ASSIGN(const std::string text, read_file(config_path));
     config = Json::parse(text, nullptr, false);
     if (!config.is_object()) return Error{ErrorKind::kCheckpoint, "not a JSON object", config_path, "", "", ""};
   }
   std::string source;
   std::string path = model_directory + "/chat_template.jinja";
   if (std::filesystem::exists(path)) {
-    ASSAY_ASSIGN(source, read_text_file(path));
+    ASSAY_ASSIGN(source, read_file(path));
   } else if (config.contains("chat_template") && config["chat_template"].is_string()) {
     source = config["chat_template"].get<std::string>();
     path = config_path;

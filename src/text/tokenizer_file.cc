@@ -1,13 +1,11 @@
 #include "text/tokenizer_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include <nlohmann/json.hpp>
+
+#include "base/file.h"
 
 namespace assay::text {
 namespace {
@@ -26,7 +24,7 @@ Error unsupported(const std::string& where, std::string got, std::string wanted)
 }
 
 Result<Json> read_json(const std::string& path) {
-  ASSAY_ASSIGN(const std::string text, read_text_file(path));
+  ASSAY_ASSIGN(const std::string text, read_file(path));
   bool too_deep = false;
   const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t, Json&) {
     too_deep = too_deep || depth > kMaxDepth;
@@ -151,14 +149,6 @@ Result<void> read_config(const Json& config, const std::string& path, TokenizerF
 }
 
 }  // namespace
-
-Result<std::string> read_text_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return Error{ErrorKind::kIo, "cannot open", path, std::strerror(errno), "", ""};
-  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (stream.bad()) return Error{ErrorKind::kIo, "cannot read", path, "", "", ""};
-  return text;
-}
 
 Result<TokenizerFile> read_tokenizer_file(const std::string& model_directory) {
   TokenizerFile file;

@@ -31,7 +31,4 @@ struct TokenizerFile {
 // kIo, kCheckpoint and kUnsupported as Tokenizer::load.
 Result<TokenizerFile> read_tokenizer_file(const std::string& model_directory);
 
-// A whole file. kIo if it cannot be read.
-Result<std::string> read_text_file(const std::string& path);
-
 }  // namespace assay::text

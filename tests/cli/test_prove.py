@@ -158,6 +158,23 @@ def test_diff_shows_what_differs_and_nothing_else(assay, proof, tmp_path):
     (tmp_path / "c").write_text("{}")
     done = assay.run("prove", "--diff", export, tmp_path / "c")
     assert done.returncode == 2 and "not an exported proof" in done.stderr and str(tmp_path / "c") in done.stderr
+    for damaged in [{"kind": 5}, {"verdicts": 5}, {"verdicts": [5, {"op": 5, "worst": 5}]}, {"chosen": [{"row": 5}]}]:
+        (tmp_path / "d").write_text(json.dumps({**proof["report"], **damaged}))
+        done = assay.run("prove", "--diff", export, tmp_path / "d")
+        assert done.returncode in (0, 2) and bool(done.stdout) == (done.returncode == 0), damaged
+
+
+def test_a_directory_that_cannot_be_written_is_said_and_nothing_is_claimed(assay):
+    done = assay.run("prove", assay.pocket, "--receipt-dir", "/proc/receipts", "--op", "silu_mul")
+    assert done.returncode == 0 and done.stdout.count("cannot write") == 2
+    assert "no manifest: a changed tensor cannot be noticed" in done.stdout
+    assert "kept" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [["repro", "{}"], ["prove", "--diff", "{}", "{}"]])
+def test_a_directory_is_no_file(assay, tmp_path, command):
+    done = assay.run(*[word.format(tmp_path) for word in command])
+    assert done.returncode in (1, 2) and "Is a directory" in done.stderr and str(tmp_path) in done.stderr
 
 
 def test_two_at_once_share_a_directory(assay, tmp_path):

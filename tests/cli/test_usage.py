@@ -1,4 +1,6 @@
 """Exit codes and messages of wrong usage, wrong models and the environment."""
+import pathlib
+
 import pytest
 
 COMMANDS = ["serve", "chat", "generate", "perplexity", "eval", "inspect", "bench", "prove", "repro"]
@@ -62,6 +64,17 @@ def test_damaged_checkpoint_is_3(assay, tmp_path):
         done = assay.run(command, tmp_path, *ARGUMENTS.get(command, []))
         assert done.returncode == 3
         assert "model.safetensors" in done.stderr
+
+
+def test_a_directory_in_place_of_a_file_is_named(assay, tmp_path):
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"]:
+        model = tmp_path / f"{file} of a model"
+        (model / file).mkdir(parents=True)
+        for healthy in pathlib.Path(assay.pocket).iterdir():
+            if healthy.name != file:
+                (model / healthy.name).symlink_to(healthy)
+        done = assay.run("serve", model, "--port", "0", "--no-receipt")
+        assert done.returncode in (1, 3) and str(model / file) in done.stderr, (file, done.stderr)
 
 
 def test_missing_prompt_file_is_1(assay, tmp_path):
