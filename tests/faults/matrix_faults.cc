@@ -50,6 +50,22 @@ void swizzled(OwnWeight& own, size_t) {
   });
 }
 
+// Bytes in tiles of 16 rows by 16 bytes, as a row of another layout has them packed, read as the file has them.
+void packed_for_another(OwnWeight& own, size_t) {
+  constexpr int64_t kRows = 16, kBytes = 16;
+  for (size_t m = 0; m < own.source.matrices.size(); ++m) {
+    const std::span<const std::byte> before = own.source.matrices[m].data;
+    const int64_t row_bytes = std::ssize(before) / own.source.matrices[m].rows, tiles = row_bytes / kBytes;
+    std::byte* data = own.data(m);
+    for (int64_t at = 0; at < std::ssize(before) / (kRows * row_bytes) * kRows * row_bytes; ++at) {
+      const int64_t panel = at / (kRows * row_bytes) * kRows, in_panel = at % (kRows * row_bytes);
+      const int64_t tile = in_panel / (kRows * kBytes), row = in_panel / kBytes % kRows;
+      if (tile >= tiles) continue;
+      data[at] = before[static_cast<size_t>((panel + row) * row_bytes + tile * kBytes + in_panel % kBytes)];
+    }
+  }
+}
+
 void next_scale(OwnWeight& own, size_t) {
   move_scales(own,
               [](int64_t row, int64_t block, int64_t blocks, int64_t) { return row * blocks + (block + 1) % blocks; });
@@ -231,6 +247,7 @@ void add_linear_faults(std::vector<Entry>& list) {
          rare});
   };
   add({"N03 scales read as 128x4 tiles", {}, swizzled});
+  add({"N04 weights packed for another row", {}, packed_for_another});
   add({"N01 global scale inverted", {}, [](OwnWeight& own, size_t) {
          for (auto& m : own.source.matrices) m.global_scale = 1 / m.global_scale;
        }});
@@ -359,6 +376,7 @@ void add_experts_faults(std::vector<Entry>& list) {
          }});
   };
   add({"N03 scales read as 128x4 tiles", {}, swizzled});
+  add({"N04 weights packed for another row", {}, packed_for_another});
   add({"nibbles swapped", {}, swap_nibbles});
   add({"scale of the next block", {}, next_scale});
   add({"N23 scales rounded up to powers of two", {}, power_of_two_scales});
