@@ -108,11 +108,17 @@ struct Fixed {
   static Floats to_floats(Bytes ints) { return _mm256_cvtepi32_ps(ints); }
   static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
-  static Vec in_order(const Floats* sums) {
-    const auto swapped = [](__m256 value) {  // lanes 0 1 4 5 2 3 6 7
-      return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(value), 0xd8));
+  // A lane's number is block lane_block(lane), so lanes are folded by 8, then by 2 of every 4, by 4, by 1.
+  template <class Sum>
+  static void fold_four(const Sum& sum, float* out) {
+    const auto eight = [&](int r) { return _mm256_castps_pd(_mm256_add_ps(sum(r, 0), sum(r, 1))); };
+    const auto fold_two = [](__m256d a, __m256d b) {
+      const __m256 four =
+          _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+      return _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
     };
-    return {swapped(sums[0]), swapped(sums[1])};
+    const __m128 ab = fold_two(eight(0), eight(1)), cd = fold_two(eight(2), eight(3));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd)));
   }
 };
 

@@ -79,9 +79,10 @@ struct Fixed {
   static Floats to_floats(Bytes ints) { return _mm512_cvtepi32_ps(ints); }
   static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
-  static Vec in_order(const Floats* sums) {
+  template <class Sum>
+  static void fold_four(const Sum& sum, float* out) {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-    return _mm512_permutexvar_ps(lanes, sums[0]);
+    cpu::fold_rows<4>([&](int r) { return _mm512_permutexvar_ps(lanes, sum(r, 0)); }, out);
   }
 };
 

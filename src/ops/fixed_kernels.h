@@ -7,7 +7,7 @@
 //   scales(codes): kBlocks valid E4M3 codes times 2^-8, block lane_block(l) in lane l
 //   add_products(sums, weights, x): sums + products of bytes, added up within 32-bit lanes or within their halves
 //   lane_sums<b>(sums): of each lane, times 256^b
-//   in_order(sums): the sixteen lanes of dot_order.h from the sums of kSteps steps
+//   fold_four(sum, out): out[r] = the sixteen lanes sum(r, s), s < kSteps, folded as dot_order.h says, r < 4
 // Everything here is in an anonymous namespace too, so that each file keeps its own copy.
 //
 // A weight enters as the unsigned byte 2 code + 12, an activation as three signed bytes. A 32-bit lane is one block:
@@ -118,11 +118,12 @@ inline void prefetch_codes(const std::byte* codes) {
   __builtin_prefetch(codes + 64, 0, 2);
 }
 
-inline float fixed_row(const DotRows& rows, int64_t row, const std::byte* x, int64_t block_stride) {
+// sums += a row with one token. Inlined, so that constants and sums of four rows stay in registers.
+[[gnu::always_inline]] inline void fixed_row(const DotRows& rows, int64_t row, const std::byte* x, int64_t block_stride,
+                                             Fixed::Floats (&sums)[kSteps]) {
   constexpr int64_t kAhead = 4096;
   const std::byte* codes = rows.data + row * rows.k / 2;
   const std::byte* scales = rows.scales + row * rows.k / 16;
-  Fixed::Floats sums[kSteps] = {};
   int64_t first = 0;
   for (; first + kDotBlock <= rows.k; first += kDotBlock, x += block_stride) {
     prefetch_codes(codes + first / 2 + kAhead);
@@ -133,10 +134,28 @@ inline float fixed_row(const DotRows& rows, int64_t row, const std::byte* x, int
       sums[s] = add_fixed({codes + column / 2, scales + column / 16}, x + s * kStepBytes, sums[s]);
     }
   }
-  for (int s = 0; first + s * kStepColumns < rows.k; ++s) {
+#pragma GCC unroll 2
+  for (int s = 0; s < kSteps; ++s) {
+    if (first + s * kStepColumns >= rows.k) break;
     sums[s] = add_fixed(step_weights(rows, row, first + s * kStepColumns), x + s * kStepBytes, sums[s]);
   }
-  return fold(Fixed::in_order(sums));
+}
+
+// body<R>(first row) for all rows, four at a time, then one.
+template <class Body>
+inline void by_fours(int64_t rows, const Body& body) {
+  int64_t row = 0;
+  for (; row + 4 <= rows; row += 4) body.template operator()<4>(row);
+  for (; row < rows; ++row) body.template operator()<1>(row);
+}
+
+// out[r] for r < R <= 4; sum(r, s): the lanes of row r, of step s of each kSteps.
+template <int R, class Sum>
+inline void fold_steps(const Sum& sum, float* out) {
+  if constexpr (R == 4) return Fixed::fold_four(sum, out);
+  float folded[4];
+  Fixed::fold_four([&](int r, int s) { return sum(r < R ? r : 0, s); }, folded);
+  std::memcpy(out, folded, R * sizeof(float));
 }
 
 constexpr int64_t kFixedTokens = 16;
@@ -162,18 +181,23 @@ inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const Do
       }
     }
   }
+  const int steps = rows.k > kStepColumns ? kSteps : 1;
   for (int64_t t = 0; t < tokens.count; ++t) {
-    for (int64_t r = 0; r < count; ++r) {
-      Fixed::Floats sums[kSteps] = {};
-      for (int s = 0; s < kSteps && s * kStepColumns < rows.k; ++s) sums[s] = kept[r][t][s];
-      out[t * stride + r] = fold(Fixed::in_order(sums));
-    }
+    by_fours(count, [&]<int R>(int64_t r) {
+      fold_steps<R>([&](int i, int s) { return s < steps ? kept[r + i][t][s] : Fixed::Floats{}; },
+                    out + t * stride + r);
+    });
   }
 }
 
 void fixed_dot(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
   if (tokens.count == 1) {
-    for (int64_t r = 0; r < rows.rows; ++r) out[r] = fixed_row(rows, r, tokens.x[0], tokens.block_stride);
+    by_fours(rows.rows, [&]<int R>(int64_t row) {
+      Fixed::Floats sums[R][kSteps] = {};
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) fixed_row(rows, row + r, tokens.x[0], tokens.block_stride, sums[r]);
+      fold_steps<R>([&](int r, int s) { return sums[r][s]; }, out + row);
+    });
     return;
   }
   for (int64_t t = 0; t < tokens.count; t += kFixedTokens) {
