@@ -29,7 +29,6 @@ class AddedTokens {
     int32_t id;
   };
   std::array<std::vector<Entry>, 256> by_first_byte_;  // longest first
-  std::string first_bytes_;
 };
 
 }  // namespace assay::text

@@ -10,19 +10,12 @@ constexpr size_t kShortWord = 32;
 
 }  // namespace
 
-void Bpe::add_merge(int32_t left, int32_t right, int32_t merged) {
-  merges_[static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right)] = {next_rank_++, merged};
-}
+void Bpe::add_merge(int32_t left, int32_t right, int32_t merged) { merges_.set(left, right, {next_rank_++, merged}); }
 
-const Bpe::Merge* Bpe::find(int32_t left, int32_t right) const {
-  const auto it = merges_.find(static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right));
-  return it == merges_.end() ? nullptr : &it->second;
-}
-
-void Bpe::merge_short(std::vector<int32_t>& ids) const {
+size_t Bpe::merge_short(std::span<int32_t> ids) const {
   size_t count = ids.size();
   const Merge* pairs[kShortWord];  // pairs[i]: the merge of ids[i] and ids[i + 1]
-  for (size_t i = 0; i + 1 < count; ++i) pairs[i] = find(ids[i], ids[i + 1]);
+  for (size_t i = 0; i + 1 < count; ++i) pairs[i] = merges_.find(ids[i], ids[i + 1]);
   while (count > 1) {
     size_t best = count;
     for (size_t i = 0; i + 1 < count; ++i) {
@@ -35,13 +28,13 @@ void Bpe::merge_short(std::vector<int32_t>& ids) const {
       pairs[i] = pairs[i + 1];
     }
     --count;
-    if (best > 0) pairs[best - 1] = find(ids[best - 1], ids[best]);
-    if (best + 1 < count) pairs[best] = find(ids[best], ids[best + 1]);
+    if (best > 0) pairs[best - 1] = merges_.find(ids[best - 1], ids[best]);
+    if (best + 1 < count) pairs[best] = merges_.find(ids[best], ids[best + 1]);
   }
-  ids.resize(count);
+  return count;
 }
 
-void Bpe::merge_long(std::vector<int32_t>& ids) const {
+size_t Bpe::merge_long(std::span<int32_t> ids) const {
   struct Symbol {
     int32_t id;  // -1: merged into the symbol before
     int32_t previous, next;
@@ -57,7 +50,7 @@ void Bpe::merge_long(std::vector<int32_t>& ids) const {
   const auto offer = [&](int32_t at) {
     if (at < 0 || symbols[at].next == count) return;
     const int32_t left = symbols[at].id, right = symbols[symbols[at].next].id;
-    if (const Merge* merge = find(left, right)) queue.push({merge->rank, at, left, right});
+    if (const Merge* merge = merges_.find(left, right)) queue.push({merge->rank, at, left, right});
   };
   for (int32_t i = 0; i < count; ++i) symbols[i] = {ids[i], i - 1, i + 1};
   for (int32_t i = 0; i < count; ++i) offer(i);
@@ -67,7 +60,7 @@ void Bpe::merge_long(std::vector<int32_t>& ids) const {
     Symbol& symbol = symbols[top.at];
     if (symbol.id != top.left || symbol.next == count || symbols[symbol.next].id != top.right) continue;
     Symbol& gone = symbols[symbol.next];
-    symbol.id = find(top.left, top.right)->merged;
+    symbol.id = merges_.find(top.left, top.right)->merged;
     symbol.next = gone.next;
     gone.id = -1;
     if (symbol.next != count) symbols[symbol.next].previous = top.at;
@@ -76,7 +69,7 @@ void Bpe::merge_long(std::vector<int32_t>& ids) const {
   }
   size_t kept = 0;
   for (int32_t i = 0; i < count; i = symbols[i].next) ids[kept++] = symbols[i].id;
-  ids.resize(kept);
+  return kept;
 }
 
 void Bpe::encode(std::string_view word, std::vector<int32_t>& out) const {
@@ -86,15 +79,10 @@ void Bpe::encode(std::string_view word, std::vector<int32_t>& out) const {
       return;
     }
   }
-  std::vector<int32_t> ids;
-  ids.reserve(word.size());
-  for (const char c : word) ids.push_back(byte_ids_[static_cast<uint8_t>(c)]);
-  if (ids.size() <= kShortWord) {
-    merge_short(ids);
-  } else {
-    merge_long(ids);
-  }
-  out.insert(out.end(), ids.begin(), ids.end());
+  const size_t begin = out.size();
+  for (const char c : word) out.push_back(byte_ids_[static_cast<uint8_t>(c)]);
+  const std::span<int32_t> ids = std::span(out).subspan(begin);
+  out.resize(begin + (ids.size() <= kShortWord ? merge_short(ids) : merge_long(ids)));
 }
 
 }  // namespace assay::text

@@ -3,10 +3,13 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "text/merge_table.h"
 
 namespace assay::text {
 
@@ -22,19 +25,16 @@ class Bpe {
   // With whole words set, a word that is a token is that token, whatever the merges say ("ignore_merges").
   void set_whole_words(std::unordered_map<std::string, int32_t> words) { whole_words_ = std::move(words); }
 
+  // Appends the word's tokens.
   void encode(std::string_view word, std::vector<int32_t>& out) const;
 
  private:
-  struct Merge {
-    uint32_t rank;
-    int32_t merged;
-  };
-  const Merge* find(int32_t left, int32_t right) const;
-  void merge_short(std::vector<int32_t>& ids) const;
-  void merge_long(std::vector<int32_t>& ids) const;
+  // Both leave the merged ids at the front and return their number.
+  size_t merge_short(std::span<int32_t> ids) const;
+  size_t merge_long(std::span<int32_t> ids) const;
 
   std::array<int32_t, 256> byte_ids_;
-  std::unordered_map<uint64_t, Merge> merges_;  // key: left << 32 | right
+  MergeTable merges_;
   std::unordered_map<std::string, int32_t> whole_words_;
   uint32_t next_rank_ = 0;
 };

@@ -29,14 +29,15 @@ void order_marks(std::vector<utf8proc_int32_t>& code_points) {
   }
 }
 
-}  // namespace
-
-bool is_plainly_nfc(std::string_view text) {
-  // U+0300 is CC 80: every lead byte of a character from there on is at least CC.
-  return std::none_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) >= 0xCC; });
+// The bytes of U+0300 are CC 80: the lead bytes of all characters from there on are at least CC.
+bool is_plain_start(char c) {
+  const auto byte = static_cast<uint8_t>(c);
+  return byte < 0x80 || (byte >= 0xC2 && byte < 0xCC);
 }
+bool is_other_start(char c) { return static_cast<uint8_t>(c) >= 0xCC; }
 
-std::string normalize_nfc(std::string_view text) {
+// Appends the NFC form of `text`.
+void append_normalized(std::string_view text, std::string& out) {
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   std::vector<utf8proc_int32_t> code_points;
   code_points.reserve(text.size());
@@ -55,9 +56,26 @@ std::string normalize_nfc(std::string_view text) {
   const auto length =
       utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), options);
   CHECK(length >= 0, "utf8proc error {}", length);
+  for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(out, static_cast<char32_t>(code_points[i]));
+}
+
+}  // namespace
+
+std::string normalize_nfc(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(out, static_cast<char32_t>(code_points[i]));
+  auto at = text.begin();
+  while (at != text.end()) {
+    const auto other = std::find_if(at, text.end(), is_other_start);
+    auto begin = other;  // of what is normalised: the plain character before may combine with the other
+    if (other != text.end() && other != at) {
+      do --begin;
+      while (!is_plain_start(*begin));
+    }
+    out.append(at, begin);
+    at = std::find_if(other, text.end(), is_plain_start);
+    append_normalized({begin, at}, out);
+  }
   return out;
 }
 

@@ -6,10 +6,8 @@
 
 namespace assay::text {
 
-// True if no character is one that normalisation could touch (all below U+0300). False promises nothing.
-bool is_plainly_nfc(std::string_view text);
-
-// The NFC form of well-formed UTF-8, in O(n log n) also for long runs of combining marks.
+// The NFC form of well-formed UTF-8, in O(n log n) also for long runs of combining marks. Only characters from U+0300
+// on, and the one before them, take more than a copy: those below are in NFC and combine with nothing before them.
 std::string normalize_nfc(std::string_view text);
 
 }  // namespace assay::text

@@ -83,7 +83,9 @@ std::optional<std::string> to_pcre2_pattern(std::string_view pattern) {
       ((out += "[^") += kWhiteSpace) += ']';
     } else if (property == "\\p{L}" || property == "\\p{M}" || property == "\\p{N}") {
       const std::string_view added = property[3] == 'L' ? kNewLetters : property[3] == 'M' ? kNewMarks : kNewNumbers;
-      add_set(std::string(property) += added);
+      // The property holds the ASCII ranges already; spelt out, the matcher looks them up in a bitmap.
+      const std::string_view ascii = property[3] == 'L' ? "a-zA-Z" : property[3] == 'N' ? "0-9" : "";
+      add_set((std::string(ascii) += property) += added);
       i += property.size();
       continue;
     } else {

@@ -50,8 +50,12 @@ struct WordHash {
 struct WordCache {
   static constexpr size_t kMaxWords = 1 << 15;
   static constexpr size_t kMaxWordBytes = 64;
+  struct Range {
+    uint32_t begin, count;  // of ids
+  };
   uint64_t owner = 0;  // the tokenizer's serial number
-  std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>> ids;
+  std::unordered_map<std::string, Range, WordHash, std::equal_to<>> words;
+  std::vector<int32_t> ids;
 };
 
 std::atomic<uint64_t> tokenizers_made{0};
@@ -176,7 +180,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 
 void Tokenizer::encode_stretch(std::string_view text, std::vector<int32_t>& out) const {
   std::string normalized;
-  if (normalize_nfc_ && !is_plainly_nfc(text)) {
+  if (normalize_nfc_) {
     normalized = normalize_nfc(text);
     text = normalized;
   }
@@ -192,7 +196,8 @@ void Tokenizer::encode_stretch(std::string_view text, std::vector<int32_t>& out)
 void Tokenizer::encode_words(std::string_view normalized, std::vector<int32_t>& out) const {
   thread_local WordCache cache;
   thread_local std::vector<std::string_view> words;
-  if (cache.owner != serial_ || cache.ids.size() >= WordCache::kMaxWords) {
+  if (cache.owner != serial_ || cache.words.size() >= WordCache::kMaxWords) {
+    cache.words.clear();
     cache.ids.clear();
     cache.owner = serial_;
   }
@@ -203,13 +208,15 @@ void Tokenizer::encode_words(std::string_view normalized, std::vector<int32_t>& 
       bpe_->encode(word, out);
       continue;
     }
-    auto it = cache.ids.find(word);
-    if (it == cache.ids.end()) {
-      std::vector<int32_t> ids;
-      bpe_->encode(word, ids);
-      it = cache.ids.emplace(word, std::move(ids)).first;
+    auto it = cache.words.find(word);
+    if (it == cache.words.end()) {
+      const auto begin = static_cast<uint32_t>(cache.ids.size());
+      bpe_->encode(word, cache.ids);
+      const auto count = static_cast<uint32_t>(cache.ids.size()) - begin;
+      it = cache.words.emplace(word, WordCache::Range{begin, count}).first;
     }
-    out.insert(out.end(), it->second.begin(), it->second.end());
+    const int32_t* ids = cache.ids.data() + it->second.begin;
+    out.insert(out.end(), ids, ids + it->second.count);
   }
 }
 
