@@ -121,9 +121,9 @@ struct CaseSteps {
 };
 
 // Decode rows at page edges, prompts from the start and from a cut on, both together. Within the bucket.
-// `unusual`: the kinds of values that the op has inputs of.
+// `unusual`: the kinds of values that the op has inputs of; `variants`: of kNotFinite.
 inline std::vector<CaseSteps> case_steps(const CaseContext& context, bool long_context,
-                                         std::initializer_list<CaseValues> unusual) {
+                                         std::initializer_list<CaseValues> unusual, int32_t variants = 3) {
   const auto decode_at = [](std::initializer_list<int32_t> positions) {
     CaseSteps steps{fmt::format("decode of {}", positions.size()), {}, static_cast<int32_t>(positions.size())};
     for (int32_t position : positions) steps.sequences.push_back({position, 1});
@@ -151,7 +151,7 @@ inline std::vector<CaseSteps> case_steps(const CaseContext& context, bool long_c
         case CaseValues::kUsual:
           break;
         case CaseValues::kNotFinite:
-          for (int32_t variant = 0; variant < 3; ++variant) {
+          for (int32_t variant = 0; variant < variants; ++variant) {
             all.push_back({fmt::format("not finite, {}", variant), {{3, 1}, {64, 2}, {0, 9}}, 1, values, variant});
           }
           break;

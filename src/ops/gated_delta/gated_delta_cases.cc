@@ -258,7 +258,7 @@ std::vector<double> unit_heads(int32_t tokens, int32_t heads, int32_t dim, doubl
 
 std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoWeights&, const CaseContext& context) {
   std::vector<Case<GatedDeltaOp>> cases;
-  for (const CaseSteps& steps : case_steps(context, false, {CaseValues::kCancelling, CaseValues::kNotFinite})) {
+  for (const CaseSteps& steps : case_steps(context, false, {CaseValues::kCancelling, CaseValues::kNotFinite}, 4)) {
     const bool cancelling = steps.values == CaseValues::kCancelling,
                not_finite = steps.values == CaseValues::kNotFinite;
     const Cancelling sparse(desc.key_dim);
@@ -281,10 +281,12 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
       return [&list, keys](int64_t t, int64_t i) { return list[static_cast<size_t>(t * keys + i)]; };
     };
     Arrays arrays{};
-    // Not finite: v, and with it the state, in the last column; a state that is read, in a column with others behind
-    // it; q, which no state keeps.
-    if (not_finite && steps.variant < 2) made.flags = Sentinel::kNonFiniteState;
-    const int64_t last = tokens - 1, bad_column = std::max(0, desc.value_dim - desc.value_dim % 16 - 32);
+    // Not finite: v, and with it the state, in the last column; a state that is read, in a column with sixteen and more
+    // behind it; q, which no state keeps; v in the last column before those behind the last multiple of sixteen.
+    if (not_finite && steps.variant != 2) made.flags = Sentinel::kNonFiniteState;
+    const int64_t last = tokens - 1, sixteens = desc.value_dim - desc.value_dim % 16;
+    const int64_t bad_state = std::max<int64_t>(0, sixteens - 32);
+    const int64_t bad_value = steps.variant == 0 ? desc.value_dim - 1 : std::max<int64_t>(0, sixteens - 1);
     arrays.q = bench.add("q", DType::kF32, tokens, keys, Role::kInput, 64, [&](int64_t t, int64_t i) {
       if (cancelling) return sparse.q(t, i % desc.key_dim);
       return not_finite && steps.variant == 2 && t == last ? std::nan("") : from(unit_q)(t, i);
@@ -294,7 +296,8 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
     });
     arrays.v = bench.add("v", desc.activation, tokens, values, Role::kInput, 64, [&](int64_t t, int64_t i) {
       if (cancelling) return 0.0;
-      if (not_finite && steps.variant == 0 && t == last && i == values - 1) return std::nan("");
+      const bool chosen = not_finite && (steps.variant == 0 || steps.variant == 3) && t == last;
+      if (chosen && i == values - desc.value_dim + bad_value) return std::nan("");
       return mixed_input(random, t % 8 == 4 ? 0 : t, i);
     });
     arrays.g = bench.add("g", DType::kF32, tokens, desc.value_heads, Role::kInput, 0, [&](int64_t t, int64_t h) {
@@ -314,7 +317,7 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
           if (!read[static_cast<size_t>(slot)]) return case_poison(slot + i);
           if (cancelling) return sparse.state(slot / 2, i / desc.value_dim % desc.key_dim, i % desc.value_dim);
           const bool chosen = not_finite && steps.variant == 1 && slot == 0;
-          return chosen && i == elements - desc.value_dim + bad_column ? INFINITY : 0.3 * noise.at(slot, i);
+          return chosen && i == elements - desc.value_dim + bad_state ? INFINITY : 0.3 * noise.at(slot, i);
         });
     for (size_t s = 0; s < batch->sequences.size(); ++s) {
       if (batch->sequences[s].tokens == 0) continue;

@@ -315,6 +315,29 @@ TEST(Linear, InputsThatAreNotFiniteShow) {
   }
 }
 
+// Beside the infinity: the largest finite activation is a number like others, alone in its block and not.
+TEST(Linear, TheLargestFiniteInputIsFinite) {
+  constexpr int64_t kOutputs = 70, kInputs = 16;
+  OwnedMatrix matrix(WF::kNvfp4, kOutputs, kInputs);
+  for (int64_t i = 0; i < kOutputs * kInputs / 2; ++i) matrix.data_bytes()[i] = std::byte{0x11};  // 0.5 everywhere
+  for (int64_t i = 0; i < kOutputs; ++i) matrix.scale_bytes()[i] = std::byte{1};                  // 2^-9
+  Cpu cpu;
+  const WeightId id = cpu.weights().add(std::move(matrix));
+  const LinearDesc desc = make_desc(kOutputs, kInputs, WF::kNvfp4, DType::kBf16, DType::kF32);
+  for (int64_t tokens : {1, 9}) {
+    Tensor x(DType::kBf16, tokens, kInputs);
+    x.fill([](int64_t t, int64_t k) { return k == 5 ? 0x1.fep127f : k == 6 && t % 2 == 1 ? -0x1.fep126f : 0.0f; });
+    for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
+      const Tensor y = run(cpu, row, desc, id, x);
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t n = 0; n < kOutputs; ++n) {
+          ASSERT_EQ(y.at(t, n), t % 2 == 0 ? 0x1.fep117f : 0x1.fep116f) << row << " t=" << t << " n=" << n;
+        }
+      }
+    }
+  }
+}
+
 TEST(Linear, ResidualMayBeTheOutput) {
   Random random(7);
   const LinearDesc desc = make_desc(64, 32, WF::kBf16, DType::kBf16, DType::kBf16);
