@@ -87,6 +87,14 @@ void CpuDot::prepare_token(const DotPlaces& places, const ConstView& x, int64_t 
   }
 }
 
+void prefetch_start(const DotRows& rows) {
+  constexpr int64_t kBytes = 4096, kLine = 64;
+  const int64_t scales = rows.scales == nullptr ? 0 : rows.rows * rows.k / numeric::kNvfp4Block;
+  const int64_t data = rows.rows * dot_bytes(static_cast<WeightFormat>(rows.format), rows.k) - scales;
+  for (int64_t at = 0; at < std::min(data, kBytes); at += kLine) __builtin_prefetch(rows.data + at, 0, 2);
+  for (int64_t at = 0; at < std::min(scales, kBytes / 8); at += kLine) __builtin_prefetch(rows.scales + at, 0, 2);
+}
+
 DotRows dot_rows(const numeric::EncodedMatrix& matrix, int64_t first, int64_t count) {
   static_assert(static_cast<int>(DotFormat::kF32) == static_cast<int>(WeightFormat::kF32) &&
                 static_cast<int>(DotFormat::kBf16) == static_cast<int>(WeightFormat::kBf16) &&

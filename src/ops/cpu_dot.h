@@ -69,6 +69,9 @@ struct DotPlaces {
 // Rows [first, first + count) of a matrix.
 DotRows dot_rows(const numeric::EncodedMatrix& matrix, int64_t first, int64_t count);
 
+// Asks for the start of rows that are read soon; further on a kernel asks itself.
+void prefetch_start(const DotRows& rows);
+
 // The global scale of a matrix, 1 where the format has none.
 inline float dot_scale(const numeric::EncodedMatrix& matrix) {
   return matrix.format == numeric::WeightFormat::kNvfp4 ? matrix.global_scale : 1.0f;

@@ -39,6 +39,12 @@ class ExpertGroups {
 
   int64_t uses() const { return start_[experts_]; }
 
+  // The first chosen expert from `expert` on; the number of experts: none.
+  int32_t chosen_from(int32_t expert) const {
+    while (expert < experts_ && start_[expert] == start_[expert + 1]) ++expert;
+    return expert;
+  }
+
   // body(expert, uses, count) with up to `tile` uses of each chosen expert, in ascending order.
   template <class Body>
   void for_each_tile(int64_t tile, const Body& body) const {

@@ -86,11 +86,29 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
 
   static int64_t blocks(int64_t rows) { return (rows + kDotRowBlock - 1) / kDotRowBlock; }
 
+  struct Matrices {
+    size_t first, last;
+  };
+  static constexpr Matrices kGateUp{0, 2}, kDown{2, 3};  // of an expert's three
+
+  // Asks for rows from `row` on of the first chosen expert from `from` on. A thread meets an expert's rows in stretches
+  // of some KiB that lie far apart, so that nothing else sees the next one coming.
+  void prefetch_expert(const Scratch& scratch, size_t from, Matrices matrices, int64_t row) const {
+    const auto expert = static_cast<size_t>(scratch.groups.chosen_from(static_cast<int32_t>(from)));
+    if (expert == static_cast<size_t>(desc_.experts)) return;
+    for (size_t i = matrices.first; i < matrices.last; ++i) {
+      const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + i];
+      prefetch_start(dot_rows(matrix, row, std::min(kDotRowBlock, matrix.rows - row)));
+    }
+  }
+
   // Rows [begin, end) of h for every use.
   template <class T>
   void hidden(const Scratch& scratch, int64_t begin, int64_t end) const {
     float gates[kDotTokens * kDotRowBlock], ups[kDotTokens * kDotRowBlock];
+    prefetch_expert(scratch, 0, kGateUp, begin);
     scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
+      prefetch_expert(scratch, expert + 1, kGateUp, begin);
       const numeric::EncodedMatrix& gate = source_.matrices[3 * expert];
       const numeric::EncodedMatrix& up = source_.matrices[3 * expert + 1];
       const float gate_scale = dot_scale(gate), up_scale = dot_scale(up);
@@ -127,7 +145,9 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
       std::fill_n(scratch.sums + t * desc_.hidden + begin, end - begin, 0.0f);
     }
     float dots[kDotTokens * kDotRowBlock];
+    prefetch_expert(scratch, 0, kDown, begin);
     scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
+      prefetch_expert(scratch, expert + 1, kDown, begin);
       const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + 2];
       const float scale = dot_scale(matrix);
       const std::byte* tokens[kDotTokens];
