@@ -46,6 +46,11 @@ Result<Session> open_session(const CommonOptions& options, int32_t max_queued, c
     if (progress) progress(stage);
   };
   ASSAY_ASSIGN(session.engine, engine::load(load));
+  const int64_t most_positions = session.engine->config().max_positions;
+  if (options.context_length > most_positions) {
+    log_warning("context-length {} is more than the {} positions that the model is made for (max_position_embeddings)",
+                options.context_length, most_positions);
+  }
   if (session.tokenizer) {
     session.stop_tokens = stop_tokens(session.generation, session.engine->config(), *session.tokenizer);
   }

@@ -92,6 +92,14 @@ def test_prompt_as_long_as_the_context_is_refused(assay):
     assert "context" in done.stderr and "63 tokens" in done.stderr
 
 
+@pytest.mark.parametrize("context, warned", [(8192, False), (8193, True)])
+def test_a_context_longer_than_the_models_is_said(assay, context, warned):
+    done = assay.run("generate", assay.pocket, "--prompt", "x", "--max-tokens", 1, "--context-length", context,
+                     "--log-level", "warning")
+    assert done.returncode == 0
+    assert ("context-length 8193 is more than the 8192 positions" in done.stderr) == warned, done.stderr
+
+
 def test_context_end_finishes_by_length(assay):
     out = assay.json("generate", assay.pocket, "--chat", "--prompt", "Tell me a story about a fox.", "--context-length", 64,
                      "--max-tokens", 0, "--greedy")
