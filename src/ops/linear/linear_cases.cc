@@ -77,12 +77,14 @@ Case<LinearOp> place(const Setup& setup, const CaseContext& context, const Bench
 constexpr Arrays kArrays{0, 1, 2};
 
 // Of the case with what is not finite: token 1 has one infinite input, 2 has two, so that outputs are infinite of
-// either sign and NaN, and 3 has a NaN. The two are of different blocks. Tokens 0 and 4 have none. With fixed blocks
-// token 0 is so small that the largest value of many a block is just below the exponent of the least grid (fixed_grid).
+// either sign and NaN, and 3 has a NaN. The two are of different blocks (where there is one alone, token 2 has one
+// too): fixed blocks may make an infinity of two that cancel. Tokens 0 and 4 have none; with fixed blocks token 0 is so
+// small that the largest value of many a block is just below the exponent of the least grid (fixed_grid).
 constexpr int32_t kNotFiniteTokens = 5;
 double not_finite_input(const LinearDesc& desc, int64_t t, int64_t k, double usual) {
-  if (t == 0 && dot_fixed(desc.format, desc.activation)) return 0x1p-108 * usual;
-  const bool first = k == desc.k / 2, second = t == 2 && k == 0;
+  const bool fixed = dot_fixed(desc.format, desc.activation);
+  if (t == 0 && fixed) return 0x1p-108 * usual;
+  const bool first = k == desc.k / 2, second = t == 2 && k == 0 && (!fixed || desc.k / 2 >= kDotLanes);
   if (t < 1 || t > 3 || !(first || second)) return usual;
   return t == 3 ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
 }
