@@ -97,7 +97,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& mode
     source = config["chat_template"].get<std::string>();
     path = config_path;
   } else {
-    return Error{ErrorKind::kIo,
+    return Error{ErrorKind::kCheckpoint,
                  "no chat template",
                  model_directory,
                  "neither file has one",

@@ -18,8 +18,8 @@ namespace assay::text {
 class ChatTemplate {
  public:
   // chat_template.jinja, else "chat_template" of tokenizer_config.json. The special tokens of tokenizer_config.json
-  // (bos_token, eos_token, pad_token, unk_token) become variables. kIo: no template found; kCheckpoint: it does not
-  // parse.
+  // (bos_token, eos_token, pad_token, unk_token) become variables. kIo: a file cannot be read; kCheckpoint: there is
+  // no template, or it does not parse.
   static Result<std::unique_ptr<ChatTemplate>> load(const std::string& model_directory);
   static Result<std::unique_ptr<ChatTemplate>> parse(const std::string& source);
   ~ChatTemplate();

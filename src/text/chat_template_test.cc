@@ -97,7 +97,7 @@ TEST(ChatTemplate, TakesSpecialTokensFromTheConfig) {
   const auto rendered = chat_template->render({{"messages", Json::array()}});
   ASSERT_FALSE(rendered.ok());
   EXPECT_EQ(rendered.error().what, "No messages provided.");
-  EXPECT_EQ(ChatTemplate::load("no/such/directory").error().kind, ErrorKind::kIo);
+  EXPECT_EQ(ChatTemplate::load("no/such/directory").error().kind, ErrorKind::kCheckpoint);
   EXPECT_EQ(chat_template->render(Json(3)).error().kind, ErrorKind::kInvalidArgument);
 }
 

@@ -99,7 +99,7 @@ std::optional<std::string> to_pcre2_pattern(std::string_view pattern) {
 Result<std::unique_ptr<PreTokenizer>> PreTokenizer::make(const std::string& pattern) {
   const auto spelt = to_pcre2_pattern(pattern);
   if (!spelt) {
-    return Error{ErrorKind::kUnsupported, "a negated set within brackets", "pre_tokenizer pattern", pattern, "", ""};
+    return Error{ErrorKind::kCheckpoint, "a negated set within brackets", "pre_tokenizer pattern", pattern, "", ""};
   }
   int error = 0;
   PCRE2_SIZE error_at = 0;
@@ -109,7 +109,7 @@ Result<std::unique_ptr<PreTokenizer>> PreTokenizer::make(const std::string& patt
   if (code->code == nullptr) {
     PCRE2_UCHAR message[256] = {};
     pcre2_get_error_message(error, message, sizeof(message));
-    return Error{ErrorKind::kUnsupported,
+    return Error{ErrorKind::kCheckpoint,
                  "pattern does not compile",
                  "pre_tokenizer pattern",
                  pattern,

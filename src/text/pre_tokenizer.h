@@ -14,7 +14,7 @@ namespace assay::text {
 // Immutable, usable from any thread.
 class PreTokenizer {
  public:
-  // pattern: as in tokenizer.json (Oniguruma syntax). kUnsupported if PCRE2 cannot compile it.
+  // pattern: as in tokenizer.json (Oniguruma syntax). kCheckpoint if PCRE2 cannot compile it.
   static Result<std::unique_ptr<PreTokenizer>> make(const std::string& pattern);
   ~PreTokenizer();
   PreTokenizer(const PreTokenizer&) = delete;

@@ -26,8 +26,8 @@ struct TokenizerFile;
 class Tokenizer {
  public:
   // Reads tokenizer.json and, if present, tokenizer_config.json (eos_token; its added_tokens_decoder must agree with
-  // tokenizer.json, and tokens that only it names are added). kIo: a file cannot be read; kCheckpoint: it is damaged or
-  // contradicts the other; kUnsupported: a normalizer, pre-tokenizer or model of another kind.
+  // tokenizer.json, and tokens that only it names are added). kIo: a file cannot be read; kCheckpoint: it is missing,
+  // damaged, contradicts the other, or has a normalizer, pre-tokenizer or model of another kind.
   static Result<std::unique_ptr<Tokenizer>> load(const std::string& model_directory);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;

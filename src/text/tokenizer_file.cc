@@ -19,11 +19,12 @@ Error damaged(const std::string& where, std::string what, std::string got = "", 
   return {ErrorKind::kCheckpoint, std::move(what), where, std::move(got), std::move(wanted), ""};
 }
 
-Error unsupported(const std::string& where, std::string got, std::string wanted) {
-  return {ErrorKind::kUnsupported, "unknown kind", where, std::move(got), std::move(wanted), ""};
+Error unknown_kind(const std::string& where, std::string got, std::string wanted) {
+  return {ErrorKind::kCheckpoint, "unknown kind", where, std::move(got), std::move(wanted), ""};
 }
 
 Result<Json> read_json(const std::string& path) {
+  if (!std::filesystem::exists(path)) return damaged(path, "the file is missing");
   ASSAY_ASSIGN(const std::string text, read_file(path));
   bool too_deep = false;
   const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t, Json&) {
@@ -62,19 +63,20 @@ Result<int32_t> id_of(const Json& value, const std::string& where) {
 // Only the family's pipeline is known: Split(regex, isolated), then ByteLevel without its own regex or prefix space.
 Result<void> read_pipeline(const Json& json, const std::string& path, TokenizerFile& file) {
   const std::string normalizer = kind_of(member(json, "normalizer"));
-  if (normalizer != "NFC" && normalizer != "none") return unsupported(path + ": normalizer", normalizer, "NFC or none");
+  if (normalizer != "NFC" && normalizer != "none")
+    return unknown_kind(path + ": normalizer", normalizer, "NFC or none");
   file.normalize_nfc = normalizer == "NFC";
   const Json& steps = member(member(json, "pre_tokenizer"), "pretokenizers");
   const std::string where = path + ": pre_tokenizer";
   if (!steps.is_array() || steps.size() != 2 || kind_of(steps[0]) != "Split" || kind_of(steps[1]) != "ByteLevel") {
-    return unsupported(where, member(json, "pre_tokenizer").dump().substr(0, 200), "Split, then ByteLevel");
+    return unknown_kind(where, member(json, "pre_tokenizer").dump().substr(0, 200), "Split, then ByteLevel");
   }
   const Json& pattern = member(member(steps[0], "pattern"), "Regex");
   if (!pattern.is_string() || text_of(member(steps[0], "behavior")) != "Isolated" || flag(steps[0], "invert")) {
-    return unsupported(where, steps[0].dump(), "a Regex pattern, behavior Isolated, invert false");
+    return unknown_kind(where, steps[0].dump(), "a Regex pattern, behavior Isolated, invert false");
   }
   if (flag(steps[1], "use_regex") || flag(steps[1], "add_prefix_space")) {
-    return unsupported(where, steps[1].dump(), "use_regex false, add_prefix_space false");
+    return unknown_kind(where, steps[1].dump(), "use_regex false, add_prefix_space false");
   }
   file.pattern = pattern.get<std::string>();
   return {};
@@ -82,12 +84,12 @@ Result<void> read_pipeline(const Json& json, const std::string& path, TokenizerF
 
 Result<void> read_model(const Json& model, const std::string& path, TokenizerFile& file) {
   const std::string where = path + ": model";
-  if (kind_of(model) != "BPE") return unsupported(where, kind_of(model), "BPE");
+  if (kind_of(model) != "BPE") return unknown_kind(where, kind_of(model), "BPE");
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!text_of(member(model, name)).empty())
-      return unsupported(where + "." + name, text_of(member(model, name)), "none");
+      return unknown_kind(where + "." + name, text_of(member(model, name)), "none");
   }
-  if (flag(model, "byte_fallback")) return unsupported(where + ".byte_fallback", "true", "false");
+  if (flag(model, "byte_fallback")) return unknown_kind(where + ".byte_fallback", "true", "false");
   file.ignore_merges = flag(model, "ignore_merges");
   const Json& vocabulary = member(model, "vocab");
   if (!vocabulary.is_object() || vocabulary.empty()) return damaged(where + ".vocab", "not an object of token ids");
@@ -118,7 +120,7 @@ Result<AddedToken> read_added(const Json& token, const Json& id, const std::stri
   added.content = text_of(member(token, "content"));
   if (added.content.empty()) return damaged(where, "an added token without content", token.dump());
   for (const char* name : {"lstrip", "rstrip", "single_word"}) {
-    if (flag(token, name)) return unsupported(where + ": " + added.content, std::string(name) + " true", "false");
+    if (flag(token, name)) return unknown_kind(where + ": " + added.content, std::string(name) + " true", "false");
   }
   added.special = flag(token, "special");
   added.normalized = flag(token, "normalized");

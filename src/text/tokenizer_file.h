@@ -28,7 +28,7 @@ struct TokenizerFile {
   std::optional<std::string> eos_token;
 };
 
-// kIo, kCheckpoint and kUnsupported as Tokenizer::load.
+// kIo and kCheckpoint as Tokenizer::load.
 Result<TokenizerFile> read_tokenizer_file(const std::string& model_directory);
 
 }  // namespace assay::text

@@ -279,13 +279,13 @@ TEST_F(TokenizerFiles, MergesMayBeSpeltAsOneString) {
   EXPECT_EQ((*loaded)->encode("What is the capital of France?"), pocket().encode("What is the capital of France?"));
 }
 
-TEST_F(TokenizerFiles, OtherKindsAreUnsupported) {
+TEST_F(TokenizerFiles, OtherKindsAreRefused) {
   tokenizer_["normalizer"]["type"] = "NFKC";
-  EXPECT_EQ(load().error().kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(load().error().kind, ErrorKind::kCheckpoint);
   tokenizer_["normalizer"] = nullptr;
   EXPECT_TRUE(load().ok());
   tokenizer_["model"]["type"] = "Unigram";
-  EXPECT_EQ(load().error().kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(load().error().kind, ErrorKind::kCheckpoint);
 }
 
 TEST_F(TokenizerFiles, DamageIsAnError) {
@@ -295,7 +295,7 @@ TEST_F(TokenizerFiles, DamageIsAnError) {
   EXPECT_EQ(load().error().kind, ErrorKind::kCheckpoint);
   tokenizer_ = "text";
   EXPECT_EQ(load().error().kind, ErrorKind::kCheckpoint);
-  EXPECT_EQ(Tokenizer::load("no/such/directory").error().kind, ErrorKind::kIo);
+  EXPECT_EQ(Tokenizer::load("no/such/directory").error().kind, ErrorKind::kCheckpoint);
 }
 
 }  // namespace

@@ -66,6 +66,16 @@ def test_damaged_checkpoint_is_3(assay, tmp_path):
         assert "model.safetensors" in done.stderr
 
 
+@pytest.mark.parametrize("file", ["tokenizer.json", "chat_template.jinja", "model.safetensors"])
+def test_a_missing_file_is_3(assay, tmp_path, file):
+    for healthy in pathlib.Path(assay.pocket).iterdir():
+        if healthy.name != file:
+            (tmp_path / healthy.name).symlink_to(healthy)
+    done = assay.run("serve", tmp_path, "--port", "0", "--no-receipt")
+    assert done.returncode == 3
+    assert str(tmp_path) in done.stderr and file.partition(".")[2] in done.stderr, done.stderr
+
+
 def test_a_directory_in_place_of_a_file_is_named(assay, tmp_path):
     for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"]:
         model = tmp_path / f"{file} of a model"
