@@ -203,13 +203,18 @@ std::vector<Case<ConvGatesOp>> make_cases(const ConvGatesDesc& desc, const ConvG
                  bench.view(arrays.v),
                  bench.view(arrays.g),
                  bench.view(arrays.beta)};
-    made.digest = !not_finite;  // NaNs have many encodings
-    made.judge = [&bench, desc, values, arrays, batch, tokens, not_finite](Comparison& comparison) {
+    made.digest = !not_finite;                              // NaNs have many encodings
+    const bool has_nan = not_finite && steps.variant != 1;  // a NaN must be in v of every token that sees it
+    made.judge = [&bench, desc, values, arrays, batch, tokens, not_finite, bad, has_nan,
+                  last_value = out_values - 1](Comparison& comparison) {
       const Judge judge(desc, *values, bench, arrays, *batch);
       const int32_t step = std::max(1, tokens / 8), end = not_finite ? batch->query_start.rbegin()[1] : tokens;
       for (int32_t t = end - 1; t >= 0; t -= step) judge.token(t, comparison);
       for (size_t s = 0; s < batch->sequences.size(); ++s) {
         if (batch->sequences[s].tokens > 0) judge.state(s, comparison);
+      }
+      for (int64_t t = bad; has_nan && t < std::min<int64_t>(tokens, bad + desc.width); ++t) {
+        comparison.within(Evidence::kSampled, "v", t, last_value, bench.at(arrays.v, t, last_value), std::nan(""), 0);
       }
     };
     cases.push_back(std::move(made));
