@@ -201,9 +201,8 @@ void add_attention(std::vector<Entry>& list) {
       set(run.args.out, 0, last, first);
     }
   });
-  add("softmax scale 1 % off", [](A& run) {
-    if (!run.after) run.args.cache.k_scale = 1.01f;
-  });
+  list.push_back(fault<AttentionOp>(
+      {"softmax scale 1 % off", {}, {}, false, [](ops::AttentionDesc& desc) { desc.scale *= 1.01f; }}));
   list.push_back(fault<AttentionOp>(
       {"scale of another head size", {}, {}, false, [](ops::AttentionDesc& desc) { desc.scale /= std::sqrt(2.0f); }}));
   const auto draw = std::make_shared<ops::CaseRandom>(5);
