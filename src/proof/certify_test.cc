@@ -393,6 +393,9 @@ TEST_F(Certify, AFailureCanBeShownAgainFromItsFile) {
   ASSERT_TRUE(again.ok()) << again.error().message();
   EXPECT_EQ(again->state, State::kFailed);
   ops::test_rows<LinearOp>().clear();
+  const auto gone = run_repro(paths[0], *model_.device);
+  ASSERT_FALSE(gone.ok());
+  EXPECT_NE(gone.error().message().find("this build has no such row: got linear row five_percent"), std::string::npos);
   ops::test_rows<LinearOp>().push_back(scaled_row<100>("five_percent"));
   const auto repaired = run_repro(paths[0], *model_.device);
   ASSERT_TRUE(repaired.ok());

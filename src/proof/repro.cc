@@ -35,6 +35,11 @@ bool from_hex(const std::string& text, MutableBytes bytes) {
   return true;
 }
 
+// A file of a build that had what this one has not.
+Error not_here(const std::string& path, const std::string& what) {
+  return Error{ErrorKind::kUnsupported, "this build has no such row", path, what, "", ""};
+}
+
 Error bad_file(const std::string& path, const std::string& what) {
   return Error{ErrorKind::kInvalidArgument, "not a repro file", path, what, "one that `assay prove` wrote", ""};
 }
@@ -131,10 +136,10 @@ Result<Verdict> run_repro(const std::string& path, device::Device& device) {
       instances.add<Op>({desc, bucket, synthetic(desc, weights, random)});
     }
   });
-  if (!known) return bad_file(path, "op " + op + ", Desc " + desc_text);
+  if (!known) return not_here(path, "op " + op + ", Desc " + desc_text);
   One one(string("row"));
   prove_kernels(instances, device, weights, options, one);
-  if (!one.found) return bad_file(path, "row " + string("row"));
+  if (!one.found) return not_here(path, op + " row " + string("row"));
   if (one.found->state == State::kRefused) {
     return Error{ErrorKind::kUnsupported, "the row does not run here", path, one.found->reason, "", ""};
   }
