@@ -55,6 +55,23 @@ class ExpertGroups {
     }
   }
 
+  int64_t tiles(int64_t tile) const {
+    int64_t tiles = 0;
+    for (int32_t e = 0; e < experts_; ++e) tiles += (start_[e + 1] - start_[e] + tile - 1) / tile;
+    return tiles;
+  }
+
+  // Of all tiles, each cut into `parts`, those in [begin, end): body(expert, uses, count, first part, last part).
+  template <class Body>
+  void for_each_part(int64_t tile, int64_t parts, int64_t begin, int64_t end, const Body& body) const {
+    int64_t before = 0;  // parts of earlier tiles
+    for_each_tile(tile, [&](size_t expert, const int32_t* uses, int64_t count) {
+      const int64_t first = std::max<int64_t>(begin - before, 0), last = std::min(end - before, parts);
+      if (first < last) body(expert, uses, count, first, last);
+      before += parts;
+    });
+  }
+
  private:
   int32_t experts_ = 0;
   int32_t top_k_ = 0;

@@ -1,6 +1,7 @@
 // experts on an instruction set of cpu_dot.h. Tokens are grouped by expert; a weight row is read once for up to 128 of
-// them. Two parallel loops: over the I rows of gate and up, and over the `hidden` rows of down. A thread goes through
-// all chosen experts for its rows, in ascending order: equal work for every thread, one thread for one output element.
+// them. Two parallel loops. The first is over all chosen experts' rows of gate and up, expert after expert, so that a
+// thread reads long stretches of weights with the tokens of one expert in its cache. The second is over the `hidden`
+// rows of down: a thread goes through all chosen experts for its rows, in ascending order, and has their sum.
 // Decode is bound by reading the chosen experts' weights, prefill by the multiply-adds.
 #pragma once
 
@@ -38,21 +39,23 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     kernel_.prepare(scratch.x_places, args.x, scratch.x, pool);
     const int64_t uses = tokens * desc_.top_k;
-    const int64_t chosen = std::min<int64_t>(uses, desc_.experts);  // experts, at most
-    const auto grain = [&](int64_t columns) {
-      return block_grain(uses * columns, chosen * dot_bytes(desc_.format, columns));
+    const int64_t tiles = scratch.groups.tiles(kDotTokens);
+    const auto grain = [&](int64_t macs, int64_t weights) {
+      return block_grain(macs, dot_bytes(desc_.format, weights));
     };
-    pool.parallel_for(blocks(desc_.intermediate), grain(desc_.hidden * 2), [&](int64_t begin, int64_t end) {
-      const int64_t last = std::min(desc_.intermediate, end * kDotRowBlock);
-      cpu::with_activation(desc_.activation, [&]<class T>() { hidden<T>(scratch, begin * kDotRowBlock, last); });
-    });
+    const int64_t parts = blocks(desc_.intermediate);
+    const auto hidden_parts = [&](int64_t begin, int64_t end) {
+      cpu::with_activation(desc_.activation, [&]<class T>() { hidden<T>(scratch, parts, begin, end); });
+    };
+    pool.parallel_for(tiles * parts, grain(uses * desc_.hidden * 2 / tiles, desc_.hidden * 2), hidden_parts);
     if (launch.taps != nullptr) show_hidden(scratch, launch);
     kernel_.prepare(scratch.h_places, scratch.hidden, scratch.h, pool);
-    pool.parallel_for(blocks(desc_.hidden), grain(desc_.intermediate), [&](int64_t begin, int64_t end) {
-      const int64_t first = begin * kDotRowBlock, last = std::min(desc_.hidden, end * kDotRowBlock);
-      down(args, scratch, first, last);
-      cpu::with_activation(desc_.activation, [&]<class T>() { finish<T>(args, scratch, first, last); });
-    });
+    const auto output_blocks = [&](int64_t begin, int64_t end) {
+      down(args, scratch, begin, end);
+      cpu::with_activation(desc_.activation, [&]<class T>() { finish<T>(args, scratch, begin, end); });
+    };
+    pool.parallel_for(blocks(desc_.hidden), grain(uses * desc_.intermediate, tiles * desc_.intermediate),
+                      output_blocks);
   }
 
  private:
@@ -63,7 +66,7 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     std::byte* x;  // [T] in the kernel's form
     View hidden;   // [T * k, I], h in the activation dtype
     std::byte* h;  // [T * k] in the kernel's form
-    float* sums;   // [T, hidden]
+    float* sums;   // [hidden / 16, T, 16]
     View tapped;   // F32 [T * k, I]
   };
 
@@ -79,7 +82,7 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     scratch.x = take(scratch.x_places);
     scratch.hidden = workspace.take(desc.activation, uses, desc.intermediate);
     scratch.h = take(scratch.h_places);
-    scratch.sums = static_cast<float*>(workspace.take(DType::kF32, tokens, desc.hidden).data);
+    scratch.sums = static_cast<float*>(workspace.take(DType::kF32, blocks(desc.hidden) * tokens, kDotRowBlock).data);
     scratch.tapped = workspace.take(DType::kF32, uses, desc.intermediate);
     return scratch;
   }
@@ -91,8 +94,8 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
   };
   static constexpr Matrices kGateUp{0, 2}, kDown{2, 3};  // of an expert's three
 
-  // Asks for rows from `row` on of the first chosen expert from `from` on. A thread meets an expert's rows in stretches
-  // of some KiB that lie far apart, so that nothing else sees the next one coming.
+  // Asks for rows from `row` on of the first chosen expert from `from` on. A thread meets rows in stretches of some KiB
+  // that lie far apart, so that nothing else sees the next one coming.
   void prefetch_expert(const Scratch& scratch, size_t from, Matrices matrices, int64_t row) const {
     const auto expert = static_cast<size_t>(scratch.groups.chosen_from(static_cast<int32_t>(from)));
     if (expert == static_cast<size_t>(desc_.experts)) return;
@@ -102,30 +105,39 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     }
   }
 
-  // Rows [begin, end) of h for every use.
+  // h for parts [begin, end), blocks of rows counted through all tiles.
   template <class T>
-  void hidden(const Scratch& scratch, int64_t begin, int64_t end) const {
+  void hidden(const Scratch& scratch, int64_t parts, int64_t begin, int64_t end) const {
+    const auto tile = [&](size_t expert, const int32_t* uses, int64_t count, int64_t first, int64_t last) {
+      const int64_t end_row = std::min(desc_.intermediate, last * kDotRowBlock);
+      hidden_rows<T>(scratch, expert, uses, count, first * kDotRowBlock, end_row);
+    };
+    scratch.groups.for_each_part(kDotTokens, parts, begin, end, tile);
+  }
+
+  // Rows [begin, end) of h for `count` uses of an expert.
+  template <class T>
+  void hidden_rows(const Scratch& scratch, size_t expert, const int32_t* uses, int64_t count, int64_t begin,
+                   int64_t end) const {
+    prefetch_expert(scratch, expert, kGateUp, begin);
+    prefetch_expert(scratch, expert + 1, kGateUp, 0);
+    const numeric::EncodedMatrix& gate = source_.matrices[3 * expert];
+    const numeric::EncodedMatrix& up = source_.matrices[3 * expert + 1];
+    const float gate_scale = dot_scale(gate), up_scale = dot_scale(up);
+    const auto multiply = [=](cpu::F4 g, cpu::F4 u) { return cpu::fast_silu(g * gate_scale) * (u * up_scale); };
+    const std::byte* tokens[kDotTokens];
+    for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + scratch.x_places.at(uses[u] / desc_.top_k);
+    const DotTokens given{form_, tokens, count, scratch.x_places.block_stride()};
     float gates[kDotTokens * kDotRowBlock], ups[kDotTokens * kDotRowBlock];
-    prefetch_expert(scratch, 0, kGateUp, begin);
-    scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
-      prefetch_expert(scratch, expert + 1, kGateUp, begin);
-      const numeric::EncodedMatrix& gate = source_.matrices[3 * expert];
-      const numeric::EncodedMatrix& up = source_.matrices[3 * expert + 1];
-      const float gate_scale = dot_scale(gate), up_scale = dot_scale(up);
-      const std::byte* tokens[kDotTokens];
-      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + scratch.x_places.at(uses[u] / desc_.top_k);
-      for (int64_t row = begin; row < end; row += kDotRowBlock) {
-        const int64_t rows = std::min(kDotRowBlock, end - row);
-        const DotTokens given{form_, tokens, count, scratch.x_places.block_stride()};
-        kernel_.dot(dot_rows(gate, row, rows), given, gates, kDotRowBlock);
-        kernel_.dot(dot_rows(up, row, rows), given, ups, kDotRowBlock);
-        const auto multiply = [=](cpu::F4 g, cpu::F4 u) { return cpu::fast_silu(g * gate_scale) * (u * up_scale); };
-        for (int64_t u = 0; u < count; ++u) {
-          cpu::map_lanes(rows, scratch.hidden.row<T>(uses[u]) + row, multiply, gates + u * kDotRowBlock,
-                         ups + u * kDotRowBlock);
-        }
+    for (int64_t row = begin; row < end; row += kDotRowBlock) {
+      const int64_t rows = std::min(kDotRowBlock, end - row);
+      kernel_.dot(dot_rows(gate, row, rows), given, gates, kDotRowBlock);
+      kernel_.dot(dot_rows(up, row, rows), given, ups, kDotRowBlock);
+      for (int64_t u = 0; u < count; ++u) {
+        cpu::map_lanes(rows, scratch.hidden.row<T>(uses[u]) + row, multiply, gates + u * kDotRowBlock,
+                       ups + u * kDotRowBlock);
       }
-    });
+    }
   }
 
   void show_hidden(const Scratch& scratch, const Launch& launch) const {
@@ -139,46 +151,53 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     launch.taps->record("experts.hidden", launch.layer, scratch.tapped);
   }
 
-  // sums[t, n] = sum over the chosen experts, for n in [begin, end).
+  // The sums over the chosen experts, for blocks [begin, end) of outputs.
   void down(const ExpertsOp::Args& args, const Scratch& scratch, int64_t begin, int64_t end) const {
-    for (int64_t t = 0; t < args.tokens.total; ++t) {
-      std::fill_n(scratch.sums + t * desc_.hidden + begin, end - begin, 0.0f);
-    }
-    float dots[kDotTokens * kDotRowBlock];
-    prefetch_expert(scratch, 0, kDown, begin);
+    const int64_t all = args.tokens.total;
+    std::fill_n(scratch.sums + begin * all * kDotRowBlock, (end - begin) * all * kDotRowBlock, 0.0f);
+    alignas(64) float dots[kDotTokens * kDotRowBlock] = {};
+    prefetch_expert(scratch, 0, kDown, begin * kDotRowBlock);
     scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
-      prefetch_expert(scratch, expert + 1, kDown, begin);
+      prefetch_expert(scratch, expert + 1, kDown, begin * kDotRowBlock);
       const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + 2];
       const float scale = dot_scale(matrix);
       const std::byte* tokens[kDotTokens];
       for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + scratch.h_places.at(uses[u]);
-      for (int64_t n = begin; n < end; n += kDotRowBlock) {
-        const int64_t rows = std::min(kDotRowBlock, end - n);
-        kernel_.dot(dot_rows(matrix, n, rows), {form_, tokens, count, scratch.h_places.block_stride()}, dots,
-                    kDotRowBlock);
+      for (int64_t block = begin; block < end; ++block) {
+        kernel_.dot(dot_rows(matrix, block * kDotRowBlock, block_rows(block)),
+                    {form_, tokens, count, scratch.h_places.block_stride()}, dots, kDotRowBlock);
         for (int64_t u = 0; u < count; ++u) {
           const int64_t t = uses[u] / desc_.top_k;
           const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];
-          float* sums = scratch.sums + t * desc_.hidden + n;
-          const float* dot = dots + u * kDotRowBlock;
-          for (int64_t r = 0; r < rows; ++r) sums[r] += weight * (dot[r] * scale);
+          float* sums = scratch.sums + (block * all + t) * kDotRowBlock;
+          const auto add = [=](cpu::F4 sum, cpu::F4 dot) { return sum + weight * (dot * scale); };
+          cpu::map_lanes(kDotRowBlock, sums, add, sums, dots + u * kDotRowBlock);
         }
       }
     });
   }
 
+  int64_t block_rows(int64_t block) const { return std::min(kDotRowBlock, desc_.hidden - block * kDotRowBlock); }
+
   template <class T>
   void finish(const ExpertsOp::Args& args, const Scratch& scratch, int64_t begin, int64_t end) const {
-    for (int64_t t = 0; t < args.tokens.total; ++t) {
-      const float* sums = scratch.sums + t * desc_.hidden;
-      const T* shared = args.shared ? args.shared.row<T>(t) : nullptr;
-      const float shared_scale = args.shared ? *args.shared_scale.row<float>(t) : 0.0f;
-      const T* residual = args.residual ? args.residual.row<T>(t) : nullptr;
-      T* y = args.y.row<T>(t);
-      for (int64_t n = begin; n < end; ++n) {
-        const float sum = shared == nullptr ? sums[n] : sums[n] + shared_scale * cpu::to_float(shared[n]);
-        const float value = cpu::round_through<T>(sum);
-        y[n] = cpu::from_float<T>(residual == nullptr ? value : cpu::to_float(residual[n]) + value);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t n = block * kDotRowBlock, rows = block_rows(block);
+      for (int64_t t = 0; t < args.tokens.total; ++t) {
+        float* sums = scratch.sums + (block * args.tokens.total + t) * kDotRowBlock;
+        if (args.shared) {
+          const float scale = *args.shared_scale.row<float>(t);
+          const auto add = [=](cpu::F4 sum, cpu::F4 shared) { return sum + scale * shared; };
+          cpu::map_lanes(rows, sums, add, sums, args.shared.row<T>(t) + n);
+        }
+        T* y = args.y.row<T>(t) + n;
+        if (args.residual) {
+          const auto add = [](cpu::F4 sum, cpu::F4 residual) { return residual + cpu::round_through<T>(sum); };
+          cpu::map_lanes(rows, y, add, sums, args.residual.row<T>(t) + n);
+        } else {
+          cpu::map_lanes(
+              rows, y, [](cpu::F4 sum) { return sum; }, sums);
+        }
       }
     }
   }
