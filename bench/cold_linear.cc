@@ -1,6 +1,9 @@
 // cold_linear [--k K] [--n N] [--format nvfp4|bf16] [--tokens M] [--row NAME] [--threads T]: one linear on weights that
-// are not in any cache. It cycles over as many copies of the matrix as fill five times the last-level cache, best
-// call, beside the limits of the machine measured in the same run.
+// are not in any cache. It cycles over as many copies of the matrix as fill five times the last-level cache.
+//
+// Rounds of a pass of each limit (limits.h) and at least 50 ms of calls, over all copies or on from where the last
+// round ended, in turns: what disturbs the machine disturbs both. A share is the best round over the best limit, and
+// the median round over the median limit.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -62,7 +65,7 @@ testing::OwnedMatrix random_rows(testing::Random& random, const Options& options
 }
 
 void measure(testing::Cpu& cpu, const Options& options, const std::vector<WeightId>& copies, const char* row,
-             const cpu::Limits& limits) {
+             cpu::LimitProbe& probe) {
   const LinearDesc desc{options.n, options.k, options.format, weight_only_lane(options.format)};
   std::vector<testing::Cpu::Ready<LinearOp>> plans;
   for (const WeightId id : copies) {
@@ -75,26 +78,38 @@ void measure(testing::Cpu& cpu, const Options& options, const std::vector<Weight
   args.tokens = {0, static_cast<int32_t>(options.tokens), nullptr};
   args.x = x.view();
   args.y = y.view();
-  double best_us = 0;
-  const int cycles = options.tokens == 1 ? 20 : 5;
-  for (int cycle = 0; cycle < cycles; ++cycle) {
-    for (const auto& plan : plans) {
-      const int64_t begin = now_us();
-      plan.run(args);
-      const auto us = static_cast<double>(now_us() - begin);
-      best_us = best_us == 0 ? us : std::min(best_us, us);
-    }
+  constexpr int kRounds = 15;
+  constexpr int64_t kRoundUs = 50'000;
+  std::vector<double> calls_per_s, bytes_per_s, flops_per_s;
+  size_t next = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    bytes_per_s.push_back(probe.read_pass());
+    flops_per_s.push_back(probe.flop_pass());
+    const int64_t begin = now_us();
+    int64_t calls = 0, elapsed = 0;
+    for (; elapsed < kRoundUs; elapsed = now_us() - begin, ++calls) plans[next++ % plans.size()].run(args);
+    calls_per_s.push_back(1e6 * static_cast<double>(calls) / static_cast<double>(elapsed));
   }
-  const double bytes_per_s = static_cast<double>(matrix_bytes(options)) / best_us * 1e6;
-  const double flop_per_s = 2.0 * static_cast<double>(options.n * options.k * options.tokens) / best_us * 1e6;
-  fmt::print("{:<18} {:>10.1f} us {:>7.1f} GB/s ({:.2f} of DRAM read) {:>8.1f} GFLOP/s ({:.2f} of the best)\n", row,
-             best_us, bytes_per_s / 1e9, bytes_per_s / limits.dram_read, flop_per_s / 1e9,
-             flop_per_s / limits.best_flops());
+  const auto bytes = static_cast<double>(matrix_bytes(options));
+  const double flops = 2.0 * static_cast<double>(options.n * options.k * options.tokens);
+  const auto print = [&](const char* what, double (*pick)(std::vector<double>)) {
+    const double calls = pick(calls_per_s), read = pick(bytes_per_s), best = pick(flops_per_s);
+    fmt::print(
+        "{:<18} {:<6} {:>10.1f} us {:>6.1f} of {:>5.1f} GB/s read: {:.2f}; {:>6.1f} of {:>6.1f} GFLOP/s: {:.2f}\n", row,
+        what, 1e6 / calls, calls * bytes / 1e9, read / 1e9, calls * bytes / read, calls * flops / 1e9, best / 1e9,
+        calls * flops / best);
+  };
+  print("best", [](std::vector<double> rates) { return *std::max_element(rates.begin(), rates.end()); });
+  print("median", [](std::vector<double> rates) {
+    std::nth_element(rates.begin(), rates.begin() + kRounds / 2, rates.end());
+    return rates[kRounds / 2];
+  });
 }
 
 void run(const Options& options) {
   testing::Cpu cpu(options.threads);
-  const cpu::Limits before = cpu::measure_limits(cpu::pool_of(cpu.device().stream()), cpu.device().caps());
+  cpu::LimitProbe probe(cpu::pool_of(cpu.device().stream()), cpu.device().caps());
+  const cpu::Limits before = probe.measure();
   const int64_t count = 5 * static_cast<int64_t>(before.cache_bytes) / matrix_bytes(options) + 1;
   testing::Random random(1);
   std::vector<WeightId> copies;
@@ -110,10 +125,11 @@ void run(const Options& options) {
   const LinearDesc desc{options.n, options.k, options.format, weight_only_lane(options.format)};
   fmt::print("{}, {} threads; {} M={}, {} copies of {:.1f} MB\n", cpu.device().caps().name, before.threads,
              describe(desc), options.tokens, count, static_cast<double>(matrix_bytes(options)) / 1e6);
-  fmt::print("DRAM read {:.1f} GB/s, best {:.1f} GFLOP/s\n", before.dram_read / 1e9, before.best_flops() / 1e9);
+  fmt::print("limits before: read {:.1f} GB/s ({:.1f} in its best burst), {:.1f} GFLOP/s\n",
+             before.dram_read.pass / 1e9, before.dram_read.burst / 1e9, before.best_flops() / 1e9);
   for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
     if (options.row.empty() ? std::string_view(row) != "reference" : options.row == row) {
-      measure(cpu, options, copies, row, before);
+      measure(cpu, options, copies, row, probe);
     }
   }
 }

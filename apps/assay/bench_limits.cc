@@ -32,9 +32,13 @@ Result<void> run(const LimitsOptions& options) {
   }
   fmt::print("{}, {} {}, last-level cache {} MiB\n", caps.name, caps.multiprocessors,
              caps.backend == device::Backend::kCpu ? "threads" : "multiprocessors", limits.cache_bytes >> 20);
+  if (caps.backend == device::Backend::kCpu) {
+    fmt::print("best of ten whole passes: memory over five times the cache, FLOP/s for 50 ms, all threads\n");
+  }
   for (const backend::Figure& figure : limits.figures) {
     if (figure.value > 0) {
-      fmt::print("{:<34} {:>10.1f} {}\n", figure.label, figure.value / 1e9, figure.flops ? "GFLOP/s" : "GB/s");
+      fmt::print("{:<34} {:>10.1f} {:<7}{}\n", figure.label, figure.value / 1e9, figure.flops ? "GFLOP/s" : "GB/s",
+                 figure.burst > 0 ? fmt::format(" ({:.1f} in its best burst)", figure.burst / 1e9) : "");
     }
   }
   return {};
@@ -44,7 +48,10 @@ Result<void> run(const LimitsOptions& options) {
 
 nlohmann::ordered_json limits_json(const backend::Limits& limits) {
   nlohmann::ordered_json out{{"cache_bytes", limits.cache_bytes}};
-  for (const backend::Figure& figure : limits.figures) out[figure.key] = figure.value;
+  for (const backend::Figure& figure : limits.figures) {
+    out[figure.key] = figure.value;
+    if (figure.burst > 0) out["best_burst_" + figure.key] = figure.burst;
+  }
   out["best_flop_per_s"] = limits.flops;
   return out;
 }

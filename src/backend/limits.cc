@@ -1,5 +1,7 @@
 #include "backend/limits.h"
 
+#include <fmt/format.h>
+
 #include "backend/cpu/limits.h"
 #if ASSAY_WITH_CUDA
 #include "backend/cuda/limits_cuda.h"
@@ -10,17 +12,23 @@ namespace {
 
 Limits of_cpu(device::Device& device) {
   const cpu::Limits measured = cpu::measure_limits(cpu::pool_of(device.stream()), device.caps());
-  return {{{"dram_read_bytes_per_s", "DRAM read (5x the cache)", measured.dram_read},
-           {"dram_copy_bytes_per_s", "DRAM copy (read + written)", measured.dram_copy},
-           {"l3_read_bytes_per_s", "last-level cache read", measured.l3_read},
-           {"fma_portable_flop_per_s", "fp32 multiply, add (portable)", measured.fma_portable, true},
-           {"fma_avx2_flop_per_s", "fp32 multiply-add, AVX2", measured.fma_avx2, true},
-           {"fma_avx512_flop_per_s", "fp32 multiply-add, AVX-512", measured.fma_avx512, true},
-           {"dot_avx512_bf16_flop_per_s", "bf16 dot, AVX-512", measured.dot_avx512_bf16, true}},
-          measured.cache_bytes,
-          measured.dram_read,
-          measured.l3_read,
-          measured.best_flops()};
+  Limits limits;
+  const auto add = [&](const char* key, const char* label, const cpu::Rate& rate, bool flops) {
+    const char* unit = flops ? "flop_per_s" : "bytes_per_s";
+    limits.figures.push_back({fmt::format("{}_{}", key, unit), label, rate.pass, flops, rate.burst});
+  };
+  add("dram_read", "DRAM read, pass over 5x the cache", measured.dram_read, false);
+  add("dram_copy", "DRAM copy (read + written)", measured.dram_copy, false);
+  add("l3_read", "last-level cache read", {measured.l3_read, measured.l3_read}, false);
+  add("fma_portable", "fp32 multiply, add (portable)", measured.fma_portable, true);
+  add("fma_avx2", "fp32 multiply-add, AVX2", measured.fma_avx2, true);
+  add("fma_avx512", "fp32 multiply-add, AVX-512", measured.fma_avx512, true);
+  add("dot_avx512_bf16", "bf16 dot, AVX-512", measured.dot_avx512_bf16, true);
+  limits.cache_bytes = measured.cache_bytes;
+  limits.memory = measured.dram_read.pass;
+  limits.cache = measured.l3_read;
+  limits.flops = measured.best_flops();
+  return limits;
 }
 
 #if ASSAY_WITH_CUDA

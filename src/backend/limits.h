@@ -13,6 +13,7 @@ struct Figure {
   std::string label;   // for people
   double value = 0;    // per second; 0 where the device cannot
   bool flops = false;  // FLOP/s, else bytes/s
+  double burst = 0;    // on a CPU: of the best half millisecond or so; `value` is of the best whole pass
 };
 
 struct Limits {
@@ -26,7 +27,7 @@ struct Limits {
   double bandwidth(size_t working_set) const { return cache > 0 && working_set <= cache_bytes ? cache : memory; }
 };
 
-// About a second. Errors: kResource if the buffers, several times the cache, do not fit.
+// Seconds. Errors: kResource if the buffers, several times the cache, do not fit.
 Result<Limits> measure_limits(device::Device& device);
 
 }  // namespace assay::backend

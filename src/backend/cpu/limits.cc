@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <vector>
 
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/limits_kernel.h"
@@ -14,34 +11,37 @@
 namespace assay::cpu {
 namespace {
 
-constexpr int kRounds = 6;
+constexpr int kPasses = 10;
 constexpr size_t kLine = 4096;
-constexpr size_t kWindows = 16;
+constexpr size_t kWindows = 32;  // of a DRAM pass
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// `amount` of work per best round of body().
-template <class Body>
-double best_rate(double amount, const Body& body) {
-  body();
-  double best = 0;
-  for (int round = 0; round < 10 * kRounds; ++round) {
-    const double begin = seconds();
-    body();
-    best = std::max(best, amount / (seconds() - begin));
+// One pass: part(0), part(1), ..., each of them `amount` of work.
+template <class Part>
+Rate one_pass(size_t parts, double amount, const Part& part) {
+  Rate rate;
+  const double start = seconds();
+  double begin = start;
+  for (size_t p = 0; p < parts; ++p) {
+    part(p);
+    const double end = seconds();
+    rate.burst = std::max(rate.burst, amount / (end - begin));
+    begin = end;
   }
-  return best;
+  rate.pass = amount * static_cast<double>(parts) / (begin - start);
+  return rate;
 }
 
-// All threads at once: best sum of FLOPs over time.
-double flops(ThreadPool& pool, double (*loop)(int64_t)) {
-  constexpr int64_t kSteps = 100'000;  // half a millisecond
-  const double amount = loop(kSteps) * 4 * pool.threads();
-  return best_rate(amount, [&] {
-    pool.parallel_for(4 * pool.threads(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) loop(kSteps);
-    });
-  });
+template <class Pass>
+Rate best_of_passes(const Pass& pass) {
+  pass();  // warms up
+  Rate best;
+  for (int i = 0; i < kPasses; ++i) {
+    const Rate rate = pass();
+    best = {std::max(best.pass, rate.pass), std::max(best.burst, rate.burst)};
+  }
+  return best;
 }
 
 using ReadFunction = uint64_t (*)(const std::byte*, size_t);
@@ -50,54 +50,41 @@ ReadFunction read_function(const device::CpuFeatures& cpu) {
   return cpu.avx512 ? read_avx512 : cpu.avx2 ? read_avx2 : read_portable;
 }
 
-// body(window) for kWindows windows of a buffer, over and over, each timed by itself: a window is short enough to find
-// a moment without neighbours, and cold again when its turn comes. amount: of one window.
-template <class Body>
-double best_window(double amount, const Body& body) {
-  double best = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    for (size_t window = 0; window < kWindows; ++window) {
-      const double begin = seconds();
-      body(window);
-      best = std::max(best, amount / (seconds() - begin));
-    }
-  }
-  return best;
-}
+// A window of a buffer, cut over the threads.
+struct Window {
+  int64_t pieces;
+  size_t piece;  // bytes
 
-// One window of `bytes`, cut over the threads; `repeats` times.
-void read_window(ThreadPool& pool, ReadFunction read, const std::byte* data, size_t bytes, int64_t repeats) {
-  const int64_t pieces = 4 * pool.threads();
-  const size_t piece = bytes / static_cast<size_t>(pieces) / kLine * kLine;
+  Window(const ThreadPool& pool, size_t bytes)
+      : pieces(4 * pool.threads()), piece(bytes / static_cast<size_t>(pieces) / kLine * kLine) {}
+  size_t bytes() const { return piece * static_cast<size_t>(pieces); }
+};
+
+void read_window(ThreadPool& pool, ReadFunction read, const std::byte* data, const Window& window) {
   std::atomic<uint64_t> sink{0};
-  pool.parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
+  pool.parallel_for(window.pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t r = 0; r < repeats; ++r) {
-        sink.fetch_xor(read(data + static_cast<size_t>(i) * piece, piece), std::memory_order_relaxed);
-      }
+      sink.fetch_xor(read(data + static_cast<size_t>(i) * window.piece, window.piece), std::memory_order_relaxed);
     }
   });
 }
 
-void copy_window(ThreadPool& pool, const std::byte* from, std::byte* to, size_t bytes) {
-  const int64_t pieces = 4 * pool.threads();
-  const size_t piece = bytes / static_cast<size_t>(pieces) / kLine * kLine;
-  pool.parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
+void copy_window(ThreadPool& pool, const std::byte* from, std::byte* to, const Window& window) {
+  pool.parallel_for(window.pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(to + static_cast<size_t>(i) * piece, from + static_cast<size_t>(i) * piece, piece);
+      const size_t at = static_cast<size_t>(i) * window.piece;
+      std::memcpy(to + at, from + at, window.piece);
     }
   });
 }
 
-// What the pieces of a window of `bytes` add up to.
-double window_bytes(const ThreadPool& pool, size_t bytes) {
-  const auto pieces = static_cast<size_t>(4 * pool.threads());
-  return static_cast<double>(bytes / pieces / kLine * kLine * pieces);
-}
+size_t buffer_bytes(size_t cache_bytes) { return 5 * cache_bytes / (kWindows * kLine) * (kWindows * kLine); }
 
 }  // namespace
 
-double Limits::best_flops() const { return std::max({fma_portable, fma_avx2, fma_avx512, dot_avx512_bf16}); }
+double Limits::best_flops() const {
+  return std::max({fma_portable.pass, fma_avx2.pass, fma_avx512.pass, dot_avx512_bf16.pass});
+}
 
 double multiply_add_portable(int64_t rounds) {
   constexpr int kChains = 12;
@@ -125,29 +112,69 @@ uint64_t read_portable(const std::byte* data, size_t bytes) {
   return sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7];
 }
 
-Limits measure_limits(ThreadPool& pool, const device::DeviceCaps& caps) {
-  constexpr size_t kLeastCache = size_t{8} << 20;  // where the system does not say
-  Limits limits;
-  limits.threads = pool.threads();
-  limits.cache_bytes = std::max(caps.cache_bytes, kLeastCache);
-  const size_t bytes = 5 * limits.cache_bytes / kLine * kLine;
-  std::unique_ptr<std::byte, decltype(&std::free)> memory(static_cast<std::byte*>(allocate_huge(bytes)), &std::free);
-  CHECK(memory != nullptr, "{} bytes", bytes);
-  std::memset(memory.get(), 1, bytes);  // the first touch of a page is another matter
-  const ReadFunction read = read_function(caps.cpu);
-  const size_t window = bytes / kWindows / kLine * kLine;
-  std::byte* data = memory.get();
-  limits.dram_read =
-      best_window(window_bytes(pool, window), [&](size_t w) { read_window(pool, read, data + w * window, window, 1); });
-  limits.dram_copy = best_window(window_bytes(pool, window / 2) * 2, [&](size_t w) {
-    copy_window(pool, data + w * window, data + w * window + window / 2 / kLine * kLine, window / 2);
+LimitProbe::LimitProbe(ThreadPool& pool, const device::DeviceCaps& caps)
+    : pool_(pool),
+      cpu_(caps.cpu),
+      cache_bytes_(std::max(caps.cache_bytes, size_t{8} << 20)),  // where the system does not say
+      memory_(static_cast<std::byte*>(allocate_huge(buffer_bytes(cache_bytes_))), &std::free),
+      fastest_(multiply_add_portable) {
+  const size_t bytes = buffer_bytes(cache_bytes_);
+  CHECK(memory_ != nullptr, "{} bytes", bytes);
+  std::memset(memory_.get(), 1, bytes);  // the first touch of a page is another matter
+}
+
+Rate LimitProbe::read() {
+  const size_t stride = buffer_bytes(cache_bytes_) / kWindows;
+  const Window window(pool_, stride);
+  const ReadFunction read = read_function(cpu_);
+  return one_pass(kWindows, static_cast<double>(window.bytes()),
+                  [&](size_t w) { read_window(pool_, read, memory_.get() + w * stride, window); });
+}
+
+Rate LimitProbe::copy() {
+  const size_t half = buffer_bytes(cache_bytes_) / 2, stride = half / kWindows;
+  const Window window(pool_, stride);
+  return one_pass(kWindows, 2 * static_cast<double>(window.bytes()), [&](size_t w) {
+    std::byte* from = memory_.get() + w * stride;
+    copy_window(pool_, from, from + half, window);
   });
-  const size_t cached = limits.cache_bytes / 2;
-  limits.l3_read = best_rate(window_bytes(pool, cached), [&] { read_window(pool, read, data, cached, 1); });
-  limits.fma_portable = flops(pool, multiply_add_portable);
-  if (caps.cpu.avx2) limits.fma_avx2 = flops(pool, multiply_add_avx2);
-  if (caps.cpu.avx512) limits.fma_avx512 = flops(pool, multiply_add_avx512);
-  if (caps.cpu.avx512_bf16) limits.dot_avx512_bf16 = flops(pool, dot_pairs_avx512_bf16);
+}
+
+Rate LimitProbe::cached_read() {
+  const Window window(pool_, cache_bytes_ / 2);
+  const ReadFunction read = read_function(cpu_);
+  return one_pass(kWindows, static_cast<double>(window.bytes()),
+                  [&](size_t) { read_window(pool_, read, memory_.get(), window); });
+}
+
+Rate LimitProbe::flops(FlopLoop loop) {
+  constexpr int64_t kSteps = 100'000, kBursts = 25;  // of 2 ms: four calls of half a millisecond a thread
+  const int64_t calls = 4 * pool_.threads();
+  const double amount = loop(1) * kSteps * static_cast<double>(calls);
+  return one_pass(kBursts, amount, [&](size_t) {
+    pool_.parallel_for(calls, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) loop(kSteps);
+    });
+  });
+}
+
+Limits LimitProbe::measure() {
+  Limits limits;
+  limits.threads = pool_.threads();
+  limits.cache_bytes = cache_bytes_;
+  limits.dram_read = best_of_passes([&] { return read(); });
+  limits.dram_copy = best_of_passes([&] { return copy(); });
+  limits.l3_read = best_of_passes([&] { return cached_read(); }).burst;
+  const auto best_flops = [&](FlopLoop loop) {
+    const double before = limits.best_flops();
+    const Rate rate = best_of_passes([&] { return flops(loop); });
+    if (rate.pass > before) fastest_ = loop;
+    return rate;
+  };
+  limits.fma_portable = best_flops(multiply_add_portable);
+  if (cpu_.avx2) limits.fma_avx2 = best_flops(multiply_add_avx2);
+  if (cpu_.avx512) limits.fma_avx512 = best_flops(multiply_add_avx512);
+  if (cpu_.avx512_bf16) limits.dot_avx512_bf16 = best_flops(dot_pairs_avx512_bf16);
   return limits;
 }
 
