@@ -30,7 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOT = {
     "cpu_avx2": {
         "ops/dot_kernels_avx2.cc": [
-            "ops/dot16_kernels.h", "ops/bf16_kernels.h", "ops/fixed_kernels.h", "backend/cpu/simd_avx2.h"
+            "ops/dot16_kernels.h", "ops/bf16_kernels.h", "ops/fixed_kernels.h", "ops/lane_kernels.h", "backend/cpu/simd_avx2.h"
         ]
     },
     "cpu_avx512": {"ops/dot_kernels_avx512.cc": ["ops/dot16_kernels.h", "ops/fixed_kernels.h", "backend/cpu/simd_avx512.h"]},

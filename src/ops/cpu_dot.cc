@@ -9,12 +9,14 @@ namespace {
 
 using numeric::WeightFormat;
 
+// A token to its place, block after block.
+
 void f32_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) {
   cpu::with_activation(x.dtype, [&]<class T>() {
     const T* from = x.row<T>(token);
     const int64_t elements = places.elements();
-    for (int64_t first = 0; first < elements; first += kDotBlock) {
-      auto* to = reinterpret_cast<float*>(out + places.at(token) + first / kDotBlock * places.block_stride());
+    for (int64_t first = 0; first < elements; first += kDotBlock, out += places.block_stride()) {
+      auto* to = reinterpret_cast<float*>(out);
       const int64_t count = std::min(kDotBlock, elements - first), given = std::min(count, places.k - first);
       for (int64_t i = 0; i < given; ++i) to[i] = cpu::to_float(from[first + i]);
       std::fill(to + given, to + count, 0.0f);
@@ -24,15 +26,31 @@ void f32_token(const DotPlaces& places, const ConstView& x, int64_t token, std::
 
 void bf16_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) {
   const auto* from = x.row<uint16_t>(token);
-  auto* to = reinterpret_cast<uint16_t*>(out + places.at(token));
+  auto* to = reinterpret_cast<uint16_t*>(out);
   std::copy_n(from, places.k, to);
   std::fill(to + places.k, to + places.elements(), uint16_t{0});
+}
+
+// bf16 as the high half of fp32; sixteen lanes side by side become lane after lane.
+void lanes_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) {
+  const auto* from = x.row<uint16_t>(token);
+  const int64_t columns = lane_columns(places.k), steps = columns / kDotLanes;
+  for (int64_t first = 0; first < places.k; first += columns, out += places.block_stride()) {
+    auto* to = reinterpret_cast<uint32_t*>(out);
+    for (int64_t step = 0; step < steps; ++step) {
+      const int64_t at = first + step * kDotLanes, given = std::clamp<int64_t>(places.k - at, 0, kDotLanes);
+      for (int64_t lane = 0; lane < kDotLanes; ++lane) {
+        to[lane * steps + step] = lane < given ? uint32_t{from[at + lane]} << 16 : 0;
+      }
+    }
+  }
 }
 
 }  // namespace
 
 Refusal CpuDot::refuse(WeightFormat format, DType activation, const DeviceCaps& caps) const {
   if (!has(caps.cpu)) return missing;
+  if (phased && !dot_fixed(format, activation)) return "only nvfp4 weights with bf16 activations";
   if (!pairs) return std::nullopt;
   if (activation != DType::kBf16) return "vdpbf16ps needs bf16 activations";
   if (format == WeightFormat::kBf16 || format == WeightFormat::kNvfp4) return std::nullopt;
@@ -40,6 +58,7 @@ Refusal CpuDot::refuse(WeightFormat format, DType activation, const DeviceCaps& 
 }
 
 std::string_view CpuDot::order(WeightFormat format, DType activation) const {
+  if (phased) return "decode fixed blocks, prefill dot16 exact";
   if (pairs) return format == WeightFormat::kNvfp4 ? "dot16 vdpbf16ps octets" : "dot16 vdpbf16ps pairs";
   if (dot_fixed(format, activation) || dot_products_exact(format, activation)) return dot_order(format, activation);
   return "dot16 fused";
@@ -50,11 +69,21 @@ constinit const CpuDot kCpuAvx2{"cpu_avx2",
                                 fixed_avx2,
                                 false,
                                 true,
+                                false,
                                 [](const device::CpuFeatures& cpu) { return cpu.avx2; },
                                 "the CPU has no AVX2 with FMA and F16C"};
+constinit const CpuDot kCpuAvx2Phased{"cpu_avx2_phased",
+                                      dot_avx2,
+                                      fixed_avx2,
+                                      false,
+                                      false,
+                                      true,
+                                      [](const device::CpuFeatures& cpu) { return cpu.avx2; },
+                                      "the CPU has no AVX2 with FMA and F16C"};
 constinit const CpuDot kCpuAvx512{"cpu_avx512",
                                   dot_avx512,
                                   fixed_avx512,
+                                  false,
                                   false,
                                   false,
                                   [](const device::CpuFeatures& cpu) { return cpu.avx512; },
@@ -64,26 +93,43 @@ constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16",
                                       nullptr,
                                       true,
                                       false,
+                                      false,
                                       [](const device::CpuFeatures& cpu) { return cpu.avx512_bf16; },
                                       "the CPU has no AVX-512 BF16"};
 
-void CpuDot::prepare(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const {
-  const int64_t elements = places.form == DotForm::kFixed ? 16'000 : 100'000;  // worth a thread: some 10 us
-  pool.parallel_for(places.tokens, std::max<int64_t>(1, elements / places.k), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) prepare_token(places, x, t, out);
+StepPlaces CpuDot::places(WeightFormat format, DType activation, int64_t k, const TokenCounts& tokens,
+                          int64_t sharing) const {
+  constexpr int64_t kLeastSharing = 32;  // for panels of form kLanes to be worth their decoding
+  const DotForm few = form(format, activation);
+  if (phased) return {{few, tokens.decode, k}, {DotForm::kLanes, tokens.total - tokens.decode, k}};
+  const bool lanes = bf16 && few == DotForm::kBf16 && sharing >= kLeastSharing;
+  return {{few, 0, k}, {lanes ? DotForm::kLanes : few, tokens.total, k}};
+}
+
+int64_t CpuDot::most_bytes(WeightFormat format, DType activation, int64_t k, int32_t tokens, int64_t sharing) const {
+  const auto bytes = [&](int32_t decode) { return places(format, activation, k, {decode, tokens}, sharing).bytes(); };
+  return std::max(bytes(0), bytes(tokens));
+}
+
+void CpuDot::prepare(const StepPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const {
+  const int64_t elements = places.decode.form == DotForm::kFixed ? 16'000 : 100'000;  // worth a thread: some 10 us
+  pool.parallel_for(places.tokens(), std::max<int64_t>(1, elements / places.decode.k), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) prepare_token(places.of(t), x, t, out + places.at(t));
   });
 }
 
-void CpuDot::prepare_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) const {
+void CpuDot::prepare_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* to) const {
   switch (places.form) {
     case DotForm::kF32:
-      return f32_token(places, x, token, out);
+      return f32_token(places, x, token, to);
     case DotForm::kFixed:
-      return fixed(x.row<uint16_t>(token), places.k, out + places.at(token), places.block_stride());
+      return fixed(x.row<uint16_t>(token), places.k, to, places.block_stride());
     case DotForm::kBf16:
-      return bf16_token(places, x, token, out);
+      return bf16_token(places, x, token, to);
+    case DotForm::kLanes:
+      return lanes_token(places, x, token, to);
     case DotForm::kBf16Planes:
-      return planes_avx512_bf16(x.row<uint16_t>(token), places.k, reinterpret_cast<uint16_t*>(out + places.at(token)));
+      return planes_avx512_bf16(x.row<uint16_t>(token), places.k, reinterpret_cast<uint16_t*>(to));
   }
 }
 

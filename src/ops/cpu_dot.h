@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cpu/thread_pool.h"
+#include "ops/batch.h"
 #include "ops/dot_kernel.h"
 #include "ops/dot_order.h"
 #include "ops/impl.h"
@@ -12,13 +13,15 @@
 namespace assay::ops {
 
 struct DotPlaces;
+struct StepPlaces;
 
 struct CpuDot {
   const char* row;  // name of the rows made of it
   DotFunction dot;
   FixedFunction fixed;  // null: nvfp4 never in form kFixed
   bool pairs;           // vdpbf16ps: bf16 activations, bf16 and nvfp4 weights
-  bool bf16;            // form kBf16 for bf16 weights and activations, in the order of form kF32
+  bool bf16;            // forms kBf16 and kLanes for bf16 weights and activations, in the order of form kF32
+  bool phased;          // nvfp4 with bf16 activations alone: prefill tokens in form kLanes, whose order is another
   bool (*has)(const device::CpuFeatures&);
   const char* missing;  // the refusal where has() is false
 
@@ -28,18 +31,24 @@ struct CpuDot {
     return bf16 && format == numeric::WeightFormat::kBf16 && activation == DType::kBf16 ? DotForm::kBf16
                                                                                         : DotForm::kF32;
   }
+  // Places of a step, where a weight is used for `sharing` tokens or so.
+  StepPlaces places(numeric::WeightFormat format, DType activation, int64_t k, const TokenCounts& tokens,
+                    int64_t sharing) const;
+  // Of all steps of so many tokens, the most bytes.
+  int64_t most_bytes(numeric::WeightFormat format, DType activation, int64_t k, int32_t tokens, int64_t sharing) const;
   Refusal refuse(numeric::WeightFormat format, DType activation, const DeviceCaps& caps) const;
   // What the dot products add up like, as part of an op's order: "dot16 exact", ...
   std::string_view order(numeric::WeightFormat format, DType activation) const;
-  // All tokens of activations [T, k] to out, in places.form; over the pool's threads where it is worth it.
-  void prepare(const DotPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const;
+  // All tokens of activations [T, k] to out, in their form; over the pool's threads where it is worth it.
+  void prepare(const StepPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const;
 
  private:
-  void prepare_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* out) const;
+  void prepare_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* to) const;
 };
 
 // Constant-initialised: rows are made of them before main.
 extern const CpuDot kCpuAvx2;
+extern const CpuDot kCpuAvx2Phased;
 extern const CpuDot kCpuAvx512;
 extern const CpuDot kCpuAvx512Bf16;
 
@@ -50,8 +59,12 @@ struct DotPlaces {
   int64_t k;
 
   bool blocked() const { return form == DotForm::kF32 || form == DotForm::kFixed; }
-  int64_t blocks() const { return blocked() ? padded(kDotBlock) / kDotBlock : 1; }
+  int64_t blocks() const {
+    if (form == DotForm::kLanes) return (k + lane_columns(k) - 1) / lane_columns(k);
+    return blocked() ? padded(kDotBlock) / kDotBlock : 1;
+  }
   int64_t block_bytes() const {
+    if (form == DotForm::kLanes) return lane_columns(k) * 4 + 64;  // a line more, or all tokens would share cache sets
     if (form == DotForm::kF32) return kDotBlock * 4;
     return form == DotForm::kFixed ? kFixedBlockBytes : 2 * padded(form == DotForm::kBf16 ? 32 : 128);
   }
@@ -64,6 +77,23 @@ struct DotPlaces {
 
  private:
   int64_t padded(int64_t step) const { return (k + step - 1) / step * step; }
+};
+
+// The same of a step: its decode and verify tokens, then the others, whose form may be another.
+struct StepPlaces {
+  DotPlaces decode;
+  DotPlaces prefill;
+
+  int64_t tokens() const { return decode.tokens + prefill.tokens; }
+  int64_t bytes() const { return decode.bytes() + prefill.bytes(); }
+  const DotPlaces& of(int64_t token) const { return token < decode.tokens ? decode : prefill; }
+  int64_t at(int64_t token) const {
+    return token < decode.tokens ? decode.at(token) : decode.bytes() + prefill.at(token - decode.tokens);
+  }
+  // Tokens from `first` on, at most kDotTokens, that have one form.
+  int64_t run(int64_t first) const {
+    return std::min(kDotTokens, (first < decode.tokens ? decode.tokens : tokens()) - first);
+  }
 };
 
 // Rows [first, first + count) of a matrix.

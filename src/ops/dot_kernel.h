@@ -26,10 +26,18 @@ enum class DotForm : uint8_t {
   kFixed,       // integers of 24 bits and one factor for each 16 (dot_order.h), arranged as the kernel likes
   kBf16,        // bf16, all of k in one block
   kBf16Planes,  // the same; of every 128 elements first those with k % 4 == 0, then 1, 2, 3
+  kLanes,       // fp32 in blocks of lane_columns(k) columns: first those with k % 16 == 0, then 1, 2, ..., 15
 };
 
 inline constexpr int64_t kDotBlock = 256;
 inline constexpr int64_t kFixedBlockBytes = kDotBlock * 7 / 2;  // three bytes, and of each 16 a sum and a factor
+
+// Columns of a block of form kLanes: equal parts of k, whole steps of sixteen.
+inline constexpr int64_t kMostLaneColumns = 2048;
+constexpr int64_t lane_columns(int64_t k) {
+  const int64_t blocks = (k + kMostLaneColumns - 1) / kMostLaneColumns;
+  return ((k + blocks - 1) / blocks + 15) / 16 * 16;
+}
 
 // Rows of a matrix as stored (numeric/weight_format.h), at any address.
 struct DotRows {
@@ -50,7 +58,7 @@ struct DotTokens {
 // out[t * stride + r] = dot(row r, token t), nvfp4 without the global scale.
 using DotFunction = void (*)(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 
-// All formats in form kF32, nvfp4 in form kFixed too; AVX2 also bf16 in form kBf16.
+// All formats in form kF32, nvfp4 in form kFixed too; AVX2 also bf16 in forms kBf16 and kLanes.
 void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 void dot_avx512(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 // bf16 (form kBf16) and nvfp4 (form kBf16Planes).

@@ -128,6 +128,7 @@ struct Fixed {
 #include "ops/bf16_kernels.h"
 #include "ops/dot16_kernels.h"
 #include "ops/fixed_kernels.h"
+#include "ops/lane_kernels.h"
 
 namespace assay::ops {
 
@@ -137,6 +138,8 @@ void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t 
       return fixed_dot(rows, tokens, out, stride);
     case DotForm::kBf16:
       return bf16_dot(rows, tokens, out, stride);
+    case DotForm::kLanes:
+      return lanes_dot(rows, tokens, out, stride);
     default:
       return dot16(rows, tokens, out, stride);
   }

@@ -4,5 +4,6 @@
 namespace assay::ops {
 
 const Impl<ExpertsOp> kExpertsCpuAvx2 = experts_cpu_dot<kCpuAvx2>();
+const Impl<ExpertsOp> kExpertsCpuAvx2Phased = experts_cpu_dot<kCpuAvx2Phased>();
 
 }  // namespace assay::ops

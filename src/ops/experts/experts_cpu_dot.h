@@ -19,11 +19,11 @@ namespace assay::ops {
 class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
  public:
   ExpertsCpuDot(const CpuDot& kernel, const ExpertsDesc& desc, const WeightSource& source)
-      : kernel_(kernel), form_(kernel.form(desc.format, desc.activation)), desc_(desc), source_(source) {}
+      : kernel_(kernel), desc_(desc), source_(source) {}
 
-  static size_t workspace_bytes(DotForm form, const ExpertsDesc& desc, int64_t tokens) {
+  static size_t workspace_bytes(const CpuDot& kernel, const ExpertsDesc& desc, int32_t tokens) {
     Workspace counted;
-    carve(form, desc, tokens, counted);
+    carve(kernel, desc, {0, tokens}, counted);
     return counted.used();
   }
 
@@ -34,7 +34,7 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
               args.x.dtype == desc_.activation,
           "experts {}", describe(desc_));
     Workspace workspace(launch.workspace);
-    const Scratch scratch = carve(form_, desc_, tokens, workspace);
+    const Scratch scratch = carve(kernel_, desc_, args.tokens, workspace);
     scratch.groups.fill(args.ids, tokens);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     kernel_.prepare(scratch.x_places, args.x, scratch.x, pool);
@@ -61,8 +61,8 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
  private:
   struct Scratch {
     ExpertGroups groups;
-    DotPlaces x_places;
-    DotPlaces h_places;
+    StepPlaces x_places;
+    StepPlaces h_places;
     std::byte* x;  // [T] in the kernel's form
     View hidden;   // [T * k, I], h in the activation dtype
     std::byte* h;  // [T * k] in the kernel's form
@@ -70,18 +70,21 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     View tapped;   // F32 [T * k, I]
   };
 
-  static Scratch carve(DotForm form, const ExpertsDesc& desc, int64_t tokens, Workspace& workspace) {
-    const auto take = [&](const DotPlaces& places) {
-      return static_cast<std::byte*>(workspace.take(DType::kU8, 1, places.bytes()).data);
+  static Scratch carve(const CpuDot& kernel, const ExpertsDesc& desc, const TokenCounts& given, Workspace& workspace) {
+    const int32_t tokens = given.total, uses = tokens * desc.top_k;
+    const int64_t sharing = uses / desc.experts;
+    const auto take = [&](int64_t columns, int32_t rows) {
+      const int64_t bytes = kernel.most_bytes(desc.format, desc.activation, columns, rows, sharing);
+      return static_cast<std::byte*>(workspace.take(DType::kU8, 1, bytes).data);
     };
-    const int64_t uses = tokens * desc.top_k;
     Scratch scratch;
     scratch.groups = ExpertGroups(desc.experts, desc.top_k, tokens, workspace);
-    scratch.x_places = {form, tokens, desc.hidden};
-    scratch.h_places = {form, uses, desc.intermediate};
-    scratch.x = take(scratch.x_places);
+    scratch.x_places = kernel.places(desc.format, desc.activation, desc.hidden, given, sharing);
+    scratch.h_places =
+        kernel.places(desc.format, desc.activation, desc.intermediate, {given.decode * desc.top_k, uses}, sharing);
+    scratch.x = take(desc.hidden, tokens);
     scratch.hidden = workspace.take(desc.activation, uses, desc.intermediate);
-    scratch.h = take(scratch.h_places);
+    scratch.h = take(desc.intermediate, uses);
     scratch.sums = static_cast<float*>(workspace.take(DType::kF32, blocks(desc.hidden) * tokens, kDotRowBlock).data);
     scratch.tapped = workspace.take(DType::kF32, uses, desc.intermediate);
     return scratch;
@@ -105,12 +108,22 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     }
   }
 
+  // body(uses, count) with those of a tile that have one phase.
+  template <class Body>
+  static void by_phase(const Scratch& scratch, const int32_t* uses, int64_t count, const Body& body) {
+    const int64_t decode = std::lower_bound(uses, uses + count, scratch.h_places.decode.tokens) - uses;
+    if (decode > 0) body(uses, decode);
+    if (decode < count) body(uses + decode, count - decode);
+  }
+
   // h for parts [begin, end), blocks of rows counted through all tiles.
   template <class T>
   void hidden(const Scratch& scratch, int64_t parts, int64_t begin, int64_t end) const {
     const auto tile = [&](size_t expert, const int32_t* uses, int64_t count, int64_t first, int64_t last) {
       const int64_t end_row = std::min(desc_.intermediate, last * kDotRowBlock);
-      hidden_rows<T>(scratch, expert, uses, count, first * kDotRowBlock, end_row);
+      by_phase(scratch, uses, count, [&](const int32_t* some, int64_t few) {
+        hidden_rows<T>(scratch, expert, some, few, first * kDotRowBlock, end_row);
+      });
     };
     scratch.groups.for_each_part(kDotTokens, parts, begin, end, tile);
   }
@@ -127,7 +140,8 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     const auto multiply = [=](cpu::F4 g, cpu::F4 u) { return cpu::fast_silu(g * gate_scale) * (u * up_scale); };
     const std::byte* tokens[kDotTokens];
     for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + scratch.x_places.at(uses[u] / desc_.top_k);
-    const DotTokens given{form_, tokens, count, scratch.x_places.block_stride()};
+    const DotPlaces& places = scratch.x_places.of(uses[0] / desc_.top_k);
+    const DotTokens given{places.form, tokens, count, places.block_stride()};
     float gates[kDotTokens * kDotRowBlock], ups[kDotTokens * kDotRowBlock];
     for (int64_t row = begin; row < end; row += kDotRowBlock) {
       const int64_t rows = std::min(kDotRowBlock, end - row);
@@ -159,22 +173,32 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     prefetch_expert(scratch, 0, kDown, begin * kDotRowBlock);
     scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
       prefetch_expert(scratch, expert + 1, kDown, begin * kDotRowBlock);
-      const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + 2];
-      const float scale = dot_scale(matrix);
-      const std::byte* tokens[kDotTokens];
-      for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + scratch.h_places.at(uses[u]);
-      for (int64_t block = begin; block < end; ++block) {
-        kernel_.dot(dot_rows(matrix, block * kDotRowBlock, block_rows(block)),
-                    {form_, tokens, count, scratch.h_places.block_stride()}, dots, kDotRowBlock);
-        for (int64_t u = 0; u < count; ++u) {
-          const int64_t t = uses[u] / desc_.top_k;
-          const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];
-          float* sums = scratch.sums + (block * all + t) * kDotRowBlock;
-          const auto add = [=](cpu::F4 sum, cpu::F4 dot) { return sum + weight * (dot * scale); };
-          cpu::map_lanes(kDotRowBlock, sums, add, sums, dots + u * kDotRowBlock);
-        }
-      }
+      by_phase(scratch, uses, count, [&](const int32_t* some, int64_t few) {
+        add_expert(args, scratch, expert, some, few, begin, end, dots);
+      });
     });
+  }
+
+  // An expert's share of the sums of `count` uses of one phase. dots: scratch.
+  void add_expert(const ExpertsOp::Args& args, const Scratch& scratch, size_t expert, const int32_t* uses,
+                  int64_t count, int64_t begin, int64_t end, float* dots) const {
+    const int64_t all = args.tokens.total;
+    const numeric::EncodedMatrix& matrix = source_.matrices[3 * expert + 2];
+    const float scale = dot_scale(matrix);
+    const std::byte* tokens[kDotTokens];
+    for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + scratch.h_places.at(uses[u]);
+    const DotPlaces& places = scratch.h_places.of(uses[0]);
+    const DotTokens given{places.form, tokens, count, places.block_stride()};
+    for (int64_t block = begin; block < end; ++block) {
+      kernel_.dot(dot_rows(matrix, block * kDotRowBlock, block_rows(block)), given, dots, kDotRowBlock);
+      for (int64_t u = 0; u < count; ++u) {
+        const int64_t t = uses[u] / desc_.top_k;
+        const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];
+        float* sums = scratch.sums + (block * all + t) * kDotRowBlock;
+        const auto add = [=](cpu::F4 sum, cpu::F4 dot) { return sum + weight * (dot * scale); };
+        cpu::map_lanes(kDotRowBlock, sums, add, sums, dots + u * kDotRowBlock);
+      }
+    }
   }
 
   int64_t block_rows(int64_t block) const { return std::min(kDotRowBlock, desc_.hidden - block * kDotRowBlock); }
@@ -203,7 +227,6 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
   }
 
   const CpuDot& kernel_;
-  DotForm form_;
   ExpertsDesc desc_;
   const WeightSource& source_;
 };
@@ -221,10 +244,8 @@ Impl<ExpertsOp> experts_cpu_dot() {
             Refusal refusal = refuse_weight_only(desc);
             return refusal ? refusal : kKernel.refuse(desc.format, desc.activation, caps);
           },
-          .workspace_bytes =
-              [](const ExpertsDesc& desc, const Bucket& bucket, MakeContext&) {
-                return ExpertsCpuDot::workspace_bytes(kKernel.form(desc.format, desc.activation), desc, bucket.tokens);
-              },
+          .workspace_bytes = [](const ExpertsDesc& desc, const Bucket& bucket,
+                                MakeContext&) { return ExpertsCpuDot::workspace_bytes(kKernel, desc, bucket.tokens); },
           .make = [](const ExpertsDesc& desc, const Bucket&, const ExpertsOp::Weights& weights,
                      MakeContext& context) -> Result<PlanPtr<ExpertsOp>> {
             ASSAY_ASSIGN(const WeightSource* source, checked_experts(context.weights, weights.experts, desc));

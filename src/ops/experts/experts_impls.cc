@@ -49,6 +49,7 @@ std::span<const Impl<ExpertsOp>> ExpertsOp::impls() {
 #endif
     kExpertsCpuAvx512,
     kExpertsCpuAvx512Bf16,
+    kExpertsCpuAvx2Phased,
     kExpertsCpuAvx2,
     kExpertsCpuPortable,
     kExpertsReference,

@@ -8,6 +8,7 @@ namespace assay::ops {
 extern const Impl<ExpertsOp> kExpertsReference;
 extern const Impl<ExpertsOp> kExpertsCpuPortable;
 extern const Impl<ExpertsOp> kExpertsCpuAvx2;
+extern const Impl<ExpertsOp> kExpertsCpuAvx2Phased;
 extern const Impl<ExpertsOp> kExpertsCpuAvx512;
 extern const Impl<ExpertsOp> kExpertsCpuAvx512Bf16;
 extern const Impl<ExpertsOp> kExpertsCudaReference;

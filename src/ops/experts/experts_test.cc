@@ -91,10 +91,12 @@ struct Inputs {
   }
 };
 
-Tensor run(Cpu& cpu, const char* row, const ExpertsDesc& desc, WeightId id, const Inputs& in, Taps* taps = nullptr) {
+Tensor run(Cpu& cpu, const char* row, const ExpertsDesc& desc, WeightId id, const Inputs& in, Taps* taps = nullptr,
+           int32_t decode = 0) {
   Tensor y(desc.activation, in.x.rows(), desc.hidden);
-  cpu.prepare<ExpertsOp>(row, desc, {static_cast<int32_t>(in.x.rows()), 1}, {id})
-      .run(in.args(y.view()), taps, nullptr, 5);
+  ExpertsOp::Args args = in.args(y.view());
+  args.tokens.decode = decode;
+  cpu.prepare<ExpertsOp>(row, desc, {static_cast<int32_t>(in.x.rows()), 1}, {id}).run(args, taps, nullptr, 5);
   EXPECT_TRUE(y.guards_intact());
   return y;
 }
@@ -306,6 +308,29 @@ TEST(Experts, BitsDependOnNeitherBatchNorThreads) {
           for (int64_t n = 0; n < desc.hidden; ++n) ASSERT_EQ(single.at(0, n), batched.at(t, n)) << row;
         }
       }
+    }
+  }
+}
+
+// A step of both phases gives a token the bits that a step of its phase alone gives it.
+TEST(Experts, BitsOfATokenDependOnItsPhaseAlone) {
+  constexpr int32_t kTokens = 150;
+  const ExpertsDesc desc = make_desc(256, 128, 4, 2, WF::kNvfp4, DType::kBf16);  // an expert has tokens of both
+  Random random(8);
+  Cpu cpu;
+  const WeightId id = cpu.weights().add(random_experts(random, desc));
+  const Inputs in(random, desc, kTokens);
+  for (const char* row : rows_of(desc)) {
+    const Tensor prefill = run(cpu, row, desc, id, in), decode = run(cpu, row, desc, id, in, nullptr, kTokens);
+    for (const int32_t count : {1, 19, 140}) {
+      const Tensor both = run(cpu, row, desc, id, in, nullptr, count);
+      for (int64_t t = 0; t < kTokens; ++t) {
+        const Tensor& alone = t < count ? decode : prefill;
+        for (int64_t n = 0; n < desc.hidden; ++n) ASSERT_EQ(both.at(t, n), alone.at(t, n)) << row << " token " << t;
+      }
+    }
+    if (row == std::string_view("cpu_avx2_phased")) {
+      EXPECT_EQ(decode, run(cpu, "cpu_avx2", desc, id, in));
     }
   }
 }

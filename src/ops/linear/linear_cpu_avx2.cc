@@ -4,5 +4,6 @@
 namespace assay::ops {
 
 const Impl<LinearOp> kLinearCpuAvx2 = linear_cpu_dot<kCpuAvx2>();
+const Impl<LinearOp> kLinearCpuAvx2Phased = linear_cpu_dot<kCpuAvx2Phased>();
 
 }  // namespace assay::ops

@@ -15,7 +15,7 @@ namespace assay::ops {
 class LinearCpuDot : public Plan<LinearOp::Args> {
  public:
   LinearCpuDot(const CpuDot& kernel, const LinearDesc& desc, const WeightSource& source)
-      : kernel_(kernel), form_(kernel.form(desc.format, desc.activation)), desc_(desc), source_(source) {}
+      : kernel_(kernel), desc_(desc), source_(source) {}
 
   void enqueue(const LinearOp::Args& args, const Launch& launch) const override {
     const int64_t tokens = args.tokens.total;
@@ -24,13 +24,13 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
           "linear {}: x [, {}], y [, {}]", describe(desc_), args.x.cols, args.y.cols);
     auto* x = static_cast<std::byte*>(launch.workspace.data);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
-    const DotPlaces places{form_, tokens, desc_.k};
+    const StepPlaces places = kernel_.places(desc_.format, desc_.activation, desc_.k, args.tokens, tokens);
     kernel_.prepare(places, args.x, x, pool);
     const int64_t blocks = (desc_.n + kDotRowBlock - 1) / kDotRowBlock;
     const int64_t grain = block_grain(desc_.k * tokens, dot_bytes(desc_.format, desc_.k));
     pool.parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t t = 0; t < tokens; t += kDotTokens) {
-        const int64_t count = std::min(kDotTokens, tokens - t);
+      for (int64_t t = 0, count; t < tokens; t += count) {
+        count = places.run(t);
         cpu::with_activation(desc_.output, [&]<class Out>() {
           outputs<Out>(args, places, x, t, count, begin * kDotRowBlock, std::min(desc_.n, end * kDotRowBlock));
         });
@@ -41,10 +41,11 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
  private:
   // Outputs [begin, end) of tokens [first, first + count).
   template <class Out>
-  void outputs(const LinearOp::Args& args, const DotPlaces& places, const std::byte* x, int64_t first, int64_t count,
+  void outputs(const LinearOp::Args& args, const StepPlaces& places, const std::byte* x, int64_t first, int64_t count,
                int64_t begin, int64_t end) const {
     const std::byte* tokens[kDotTokens];
     for (int64_t t = 0; t < count; ++t) tokens[t] = x + places.at(first + t);
+    const DotTokens given{places.of(first).form, tokens, count, places.of(first).block_stride()};
     const int64_t block = count > kDotRowBlock ? kDotRows : kDotRowBlock;
     float dots[kDotTokens * kDotRows];
     size_t shard = 0;
@@ -53,7 +54,7 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
       while (n >= shard_begin + source_.matrices[shard].rows) shard_begin += source_.matrices[shard++].rows;
       const numeric::EncodedMatrix& matrix = source_.matrices[shard];
       const int64_t rows = std::min({block, end - n, shard_begin + matrix.rows - n});
-      kernel_.dot(dot_rows(matrix, n - shard_begin, rows), {form_, tokens, count, places.block_stride()}, dots, block);
+      kernel_.dot(dot_rows(matrix, n - shard_begin, rows), given, dots, block);
       const float scale = dot_scale(matrix);
       for (int64_t t = 0; t < count; ++t) {
         const Out* residual = args.residual ? args.residual.row<Out>(first + t) + n : nullptr;
@@ -75,7 +76,6 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
   }
 
   const CpuDot& kernel_;
-  DotForm form_;
   LinearDesc desc_;
   const WeightSource& source_;
 };
@@ -93,7 +93,7 @@ Impl<LinearOp> linear_cpu_dot() {
           .workspace_bytes =
               [](const LinearDesc& desc, const Bucket& bucket, MakeContext&) {
                 return static_cast<size_t>(
-                    DotPlaces{kKernel.form(desc.format, desc.activation), bucket.tokens, desc.k}.bytes());
+                    kKernel.most_bytes(desc.format, desc.activation, desc.k, bucket.tokens, bucket.tokens));
               },
           .make = [](const LinearDesc& desc, const Bucket&, const LinearOp::Weights& weights,
                      MakeContext& context) -> Result<PlanPtr<LinearOp>> {

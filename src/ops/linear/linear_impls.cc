@@ -25,6 +25,7 @@ std::span<const Impl<LinearOp>> LinearOp::impls() {
 #endif
     kLinearCpuAvx512,
     kLinearCpuAvx512Bf16,
+    kLinearCpuAvx2Phased,
     kLinearCpuAvx2,
     kLinearCpuPortable,
     kLinearReference,

@@ -8,6 +8,7 @@ namespace assay::ops {
 extern const Impl<LinearOp> kLinearReference;
 extern const Impl<LinearOp> kLinearCpuPortable;
 extern const Impl<LinearOp> kLinearCpuAvx2;
+extern const Impl<LinearOp> kLinearCpuAvx2Phased;
 extern const Impl<LinearOp> kLinearCpuAvx512;
 extern const Impl<LinearOp> kLinearCpuAvx512Bf16;
 extern const Impl<LinearOp> kLinearCudaReference;

@@ -41,9 +41,11 @@ LinearOp::Args make_args(const Tensor& x, Tensor& y, const Tensor* residual = nu
 }
 
 Tensor run(Cpu& cpu, std::string_view row, const LinearDesc& desc, WeightId id, const Tensor& x,
-           const Tensor* residual = nullptr) {
+           const Tensor* residual = nullptr, int32_t decode = 0) {
   Tensor y(desc.output, x.rows(), desc.n);
-  cpu.prepare<LinearOp>(row, desc, {static_cast<int32_t>(x.rows()), 1}, {id}).run(make_args(x, y, residual));
+  LinearOp::Args args = make_args(x, y, residual);
+  args.tokens.decode = decode;
+  cpu.prepare<LinearOp>(row, desc, {static_cast<int32_t>(x.rows()), 1}, {id}).run(args);
   EXPECT_TRUE(y.guards_intact());
   return y;
 }
@@ -210,6 +212,32 @@ TEST(Linear, BitsDependOnNeitherBatchNorThreads) {
           EXPECT_EQ(run(other, row, desc, other_id, x), batched) << row;
         }
       }
+    }
+  }
+}
+
+// A step of both phases gives a token the bits that a step of its phase alone gives it.
+TEST(Linear, BitsOfATokenDependOnItsPhaseAlone) {
+  constexpr int32_t kTokens = 150;
+  Random random(6);
+  const Shape shape{100, 2560, {100}};  // two blocks of form kLanes
+  const LinearDesc desc = make_desc(shape.n, shape.k, WF::kNvfp4, DType::kBf16, DType::kF32);
+  Cpu cpu;
+  const WeightId id = cpu.weights().add(random_shards(random, WF::kNvfp4, shape));
+  Tensor x(DType::kBf16, kTokens, shape.k);
+  x.fill_normal(random);
+  for (const char* row : testing::cpu_rows<LinearOp>(desc, cpu.device().caps())) {
+    const Tensor prefill = run(cpu, row, desc, id, x), decode = run(cpu, row, desc, id, x, nullptr, kTokens);
+    for (const int32_t count : {1, 19, 140}) {
+      const Tensor both = run(cpu, row, desc, id, x, nullptr, count);
+      for (int64_t t = 0; t < kTokens; ++t) {
+        const Tensor& alone = t < count ? decode : prefill;
+        for (int64_t n = 0; n < desc.n; ++n) ASSERT_EQ(both.at(t, n), alone.at(t, n)) << row << " token " << t;
+      }
+    }
+    EXPECT_EQ(decode == prefill, row != std::string_view("cpu_avx2_phased")) << row;
+    if (row == std::string_view("cpu_avx2_phased")) {
+      EXPECT_EQ(decode, run(cpu, "cpu_avx2", desc, id, x));
     }
   }
 }

@@ -37,7 +37,7 @@ class RouterCpuDot : public Plan<RouterOp::Args> {
     const Scratch scratch = carve(form_, desc_, tokens, workspace);
     cpu::ThreadPool& pool = cpu::pool_of(launch.stream);
     const DotPlaces places{form_, tokens, desc_.hidden};
-    kernel_.prepare(places, args.x, scratch.x, pool);
+    kernel_.prepare({{form_, 0, desc_.hidden}, places}, args.x, scratch.x, pool);
     const int64_t groups = (tokens + kDotTokens - 1) / kDotTokens;
     const int64_t grain =
         block_grain(desc_.hidden * std::min(tokens, kDotTokens), dot_bytes(desc_.format, desc_.hidden));
