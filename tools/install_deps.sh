@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building and testing assay needs, from the packages of Debian 12 or Ubuntu 24.04. Says what it installs,
-# uses sudo when not root, does nothing when all is there. With "fuzz": also what `make fuzz` needs.
+# uses sudo when not root, does nothing when all is there. With "fuzz" or "tidy": also what
+# `make fuzz` or `make tidy` needs.
 set -euo pipefail
 
 packages=(
@@ -13,6 +14,7 @@ packages=(
   python3 python3-venv
 )
 if [ "${1:-}" = fuzz ]; then packages+=(clang-14 libclang-rt-14-dev); fi
+if [ "${1:-}" = tidy ]; then packages+=(clang-tidy-14); fi
 # Beast and Asio, headers only. Debian 12 has 1.81 (its default, 1.74, is too old), Ubuntu 24.04 has 1.83.
 boost_choices=(libboost1.83-dev libboost1.81-dev)
 

@@ -63,9 +63,9 @@ void Comparison::within(Evidence kind, std::string_view array, int64_t row, int6
   keep({ratio, kind, fmt::format("{}: {}[{}, {}]", case_, array, row, col), got, expected, bound});
 }
 
-void Comparison::fail(Evidence kind, std::string where) {
+void Comparison::fail(Evidence kind, std::string_view where) {
   ++count_;
-  keep({std::numeric_limits<double>::infinity(), kind, case_ + ": " + where, 0, 0, 0});
+  keep({std::numeric_limits<double>::infinity(), kind, fmt::format("{}: {}", case_, where), 0, 0, 0});
 }
 
 void Comparison::keep(Found found) {
@@ -152,16 +152,16 @@ int Bench::add_bytes(std::string name, ConstBytes bytes, Role role) {
   return insert(std::move(array));
 }
 
-void Bench::expect_written(int index, int64_t first, int64_t count) {
-  Array& array = arrays_[static_cast<size_t>(index)];
-  const auto size = static_cast<int64_t>(dtype_bytes(array.dtype));
-  const auto begin = array.writable.begin() + first * size;
+void Bench::expect_written(int array, int64_t first, int64_t count) {
+  Array& entry = arrays_[static_cast<size_t>(array)];
+  const auto size = static_cast<int64_t>(dtype_bytes(entry.dtype));
+  const auto begin = entry.writable.begin() + first * size;
   std::fill(begin, begin + count * size, kYes);
 }
 
-View Bench::view(int index) const {
-  const Array& array = arrays_[static_cast<size_t>(index)];
-  return View(static_cast<char*>(array.memory.data()) + kZone, array.dtype, array.rows, array.cols, array.stride);
+View Bench::view(int array) const {
+  const Array& entry = arrays_[static_cast<size_t>(array)];
+  return View(static_cast<char*>(entry.memory.data()) + kZone, entry.dtype, entry.rows, entry.cols, entry.stride);
 }
 
 std::vector<MutableBytes> Bench::inputs() const {
@@ -211,15 +211,15 @@ void Bench::fetch() {
   }
 }
 
-std::vector<double> Bench::initial_row(int index, int64_t row) const {
-  std::vector<double> values(static_cast<size_t>(arrays_[static_cast<size_t>(index)].cols));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = initial(index, row, static_cast<int64_t>(i));
+std::vector<double> Bench::initial_row(int array, int64_t row) const {
+  std::vector<double> values(static_cast<size_t>(arrays_[static_cast<size_t>(array)].cols));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = initial(array, row, static_cast<int64_t>(i));
   return values;
 }
 
-ConstBytes Bench::bytes(int index) const {
-  const Array& array = arrays_[static_cast<size_t>(index)];
-  return ConstBytes(array.fetched).subspan(kZone, array.fetched.size() - 2 * kZone);
+ConstBytes Bench::bytes(int array) const {
+  const Array& entry = arrays_[static_cast<size_t>(array)];
+  return ConstBytes(entry.fetched).subspan(kZone, entry.fetched.size() - 2 * kZone);
 }
 
 // The first byte outside of what may be written that is not as it was; -1: none. Whole arrays are looked over first, by
@@ -459,8 +459,10 @@ Result<const PackedWeight*> CaseWeights::get(WeightId id, LayoutId layout) {
   packed->weight = {layout, &entry.source, nullptr, layout->bytes(entry.source)};
   if (packed->weight.bytes > 0) {
     std::vector<std::byte> host(packed->weight.bytes + 256);
-    auto* start = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(host.data()) + 255) / 256 * 256);
-    ASSAY_TRY(layout->pack(entry.source, {start, packed->weight.bytes}));
+    void* start = host.data();
+    size_t space = host.size();
+    std::align(256, packed->weight.bytes, start, space);
+    ASSAY_TRY(layout->pack(entry.source, {static_cast<std::byte*>(start), packed->weight.bytes}));
     ASSAY_ASSIGN(packed->memory, device_.allocate(packed->weight.bytes));
     device_.upload(packed->memory.data(), start, packed->weight.bytes);
     packed->weight.data = static_cast<const std::byte*>(packed->memory.data());

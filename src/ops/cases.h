@@ -104,7 +104,7 @@ class Comparison {
   void equal(Evidence kind, std::string_view array, int64_t row, int64_t col, double got, double expected) {
     within(kind, array, row, col, got, expected, 0);
   }
-  void fail(Evidence kind, std::string where);
+  void fail(Evidence kind, std::string_view where);
 
   const Found& worst() const { return worst_; }
   // The worst of each kind, by kind.

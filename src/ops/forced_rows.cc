@@ -67,6 +67,7 @@ Result<void> ForcedRows::add(std::string_view target, std::string_view row) {
   }
   if (known) return {};
   std::vector<std::string_view> ops;
+  ops.reserve(list.size());
   for (const OpRows& entry : list) ops.push_back(entry.op);
   return refuse(op == "*" ? "no op has such a row" : "no such op", op == "*" ? row : op, "one of " + join(ops));
 }

@@ -159,7 +159,7 @@ struct SinCos {
 // exact), Taylor polynomials of degree 11 and 10 (remainders 7e-12 and 1.2e-10), and the quadrant n mod 4.
 inline SinCos sin_cos(Doubles x) {
   constexpr double kRounder = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer held in the low bits
-  using Bits = decltype(x < x);
+  using Bits = decltype(x < Doubles{});
   const Doubles shifted = x * 0.63661977236758134 + kRounder;
   const Doubles n = shifted - kRounder;
   const Doubles r = (x - n * 0x1.921fb544p0) - n * 0x1.0b4611a626331p-34;

@@ -56,6 +56,7 @@ std::string stages_text(const Report& report) {
   }
   text += fmt::format(" of the rows {:.0f} ms for expected values", cases);
   std::vector<std::pair<double, std::string>> ops;
+  ops.reserve(by_op.size());
   for (const auto& [op, ms] : by_op) ops.emplace_back(-ms, op);
   std::sort(ops.begin(), ops.end());
   for (const auto& [ms, op] : ops) text += fmt::format(", {} {:.0f}", op, -ms);

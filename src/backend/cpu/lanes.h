@@ -80,7 +80,7 @@ inline U4 bf16_increment(U4 bits) { return (bits >> 16 & 1) + 0x7fff; }
 // from_float<Bf16> of every lane, in the upper halves.
 inline U4 round_bf16(F4 value) {
   const U4 bits = reinterpret_cast<U4>(value);
-  const U4 number = reinterpret_cast<U4>(value == value);  // all ones, or zero for a NaN
+  const U4 number = reinterpret_cast<U4>(value == value);  // NOLINT(misc-redundant-expression): zero for a NaN
   return (bits + (bf16_increment(bits) & number)) | (0x400000 & ~number);
 }
 

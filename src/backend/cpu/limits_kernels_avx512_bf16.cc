@@ -13,10 +13,10 @@ double dot_pairs_avx512_bf16(int64_t rounds) {
   const __m512bh ones = _mm512_cvtne2ps_pbh(broadcast(1.0f), broadcast(1.0f));
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 16
-    for (int c = 0; c < kChains; ++c) sum[c] = _mm512_dpbf16_ps(sum[c], ones, ones);
+    for (Vec& chain : sum) chain = _mm512_dpbf16_ps(chain, ones, ones);
   }
 #pragma GCC unroll 16
-  for (int c = 0; c < kChains; ++c) use(sum[c]);
+  for (Vec& chain : sum) use(chain);
   return 2.0 * 32 * kChains * static_cast<double>(rounds);
 }
 

@@ -18,7 +18,7 @@ template <class F>
   constexpr float kMinusLog2e = -1.44269504088896341f;
   constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   constexpr float kRounder = 12582912.0f + 127.0f;  // as fast_exp's; the low bits become the exponent field of 2^-n
-  using Bits = decltype(x < x);
+  using Bits = decltype(x < F{});
   const F shifted = x * kMinusLog2e + kRounder;
   const F minus_n = shifted - kRounder;
   const F s = (x + minus_n * kLn2High) + minus_n * kLn2Low;

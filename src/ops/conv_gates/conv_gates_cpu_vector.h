@@ -166,7 +166,7 @@ Impl<ConvGatesOp> conv_gates_cpu_vector() {
             constexpr int64_t kMostDim = ConvGatesCpuVector::kMaxHeadDim, kMostWidth = ConvGatesCpuVector::kMaxWidth;
             if (std::max(desc.key_dim, desc.value_dim) > kMostDim) return fmt::format("head dims above {}", kMostDim);
             if (desc.width > kMostWidth) return fmt::format("width above {}", kMostWidth);
-            if (const Refusal refusal = kSet.refuse(desc.activation, caps)) return refusal;
+            if (Refusal refusal = kSet.refuse(desc.activation, caps)) return refusal;
             return refuse_conv_gates(desc, caps);
           },
           .workspace_bytes = [](const ConvGatesDesc&, const Bucket&, MakeContext&) { return size_t{0}; },

@@ -31,7 +31,7 @@ template <class V, int N>
 void columns(const Step& step, int32_t column) {
   const float* from = step.from + column;
   float* to = step.to + column;
-  constexpr int kWidth = sizeof(V) / sizeof(float);
+  constexpr int kWidth = sizeof(V) / sizeof(float);  // NOLINT(bugprone-sizeof-expression): V may be float itself
   V memory[N] = {};
   for (int32_t i = 0; i < step.key_dim; ++i) {
 #pragma GCC unroll 4

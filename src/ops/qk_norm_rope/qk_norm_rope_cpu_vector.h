@@ -110,7 +110,7 @@ Impl<QkNormRopeOp> qk_norm_rope_cpu_vector() {
           .can_run = [](const QkNormRopeDesc& desc, const DeviceCaps& caps) -> Refusal {
             constexpr int32_t kMost = QkNormRopeCpuVector::kMaxHeadDim;
             if (desc.head_dim > kMost) return fmt::format("head_dim above {}", kMost);
-            if (const Refusal refusal = kSet.refuse(desc.activation, caps)) return refusal;
+            if (Refusal refusal = kSet.refuse(desc.activation, caps)) return refusal;
             return refuse_qk_norm_rope(desc, caps);
           },
           .workspace_bytes = [](const QkNormRopeDesc&, const Bucket&, MakeContext&) { return size_t{0}; },
