@@ -14,7 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using jinja::Dict;
-using jinja::ListKind;
 using jinja::Runtime;
 using jinja::Type;
 using jinja::Value;

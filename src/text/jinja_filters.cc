@@ -74,6 +74,7 @@ void sort_keyed(Runtime& runtime, std::vector<Keyed>& items, bool reverse) {
 
 Value values_of(Runtime& runtime, const std::vector<Keyed>& items) {
   std::vector<Value> values;
+  values.reserve(items.size());
   for (const Keyed& item : items) values.push_back(item.value);
   return runtime.list(std::move(values));
 }

@@ -319,10 +319,10 @@ class Parser {
                                    now().text == "<=" || now().text == ">" || now().text == ">=")) {
         operators.push_back(take().text);
       } else if (skip_name("in")) {
-        operators.push_back("in");
+        operators.emplace_back("in");
       } else if (at_name("not") && peek().token == Token::kName && peek().text == "in") {
         at_ += 2;
-        operators.push_back("not in");
+        operators.emplace_back("not in");
       } else {
         break;
       }
