@@ -24,7 +24,7 @@ help:
 	@echo "make test       everything that continuous integration runs"
 	@echo "make test-asan  unit tests with AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make fuzz       fuzz every parser of files and requests for FUZZ_SECONDS ($(FUZZ_SECONDS)) each"
-	@echo "make tidy       clang-tidy over src and apps, as a build for CPUs compiles them: the checks of .clang-tidy"
+	@echo "make tidy       clang-tidy over src and apps without tests, as a build for CPUs compiles them"
 	@echo "make format     rewrite the sources in the project's format"
 
 deps:
