@@ -48,6 +48,8 @@ def rows():
         for row, kernel in DOT.items():
             table[f"{op}/{row}"] = {f"ops/{op}/{op}_{row}.cc": [f"ops/{op}/{op}_cpu_dot.h", *choice], **kernel,
                                     "ops/cpu_dot.cc": []}
+        if op != "router":
+            table[f"{op}/cpu_avx2_phased"] = table[f"{op}/cpu_avx2"]
     for op, shared, kernels in (("attention", "attention_cpu_tiles.h", "attention_kernels"),
                                 ("gated_delta", "gated_delta_cpu_strips.h", "delta_kernels")):
         table[f"{op}/cpu_portable"] = {f"ops/{op}/{op}_cpu_portable.cc": [f"ops/{op}/{shared}"]}
