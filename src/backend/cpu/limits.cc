@@ -92,7 +92,7 @@ double multiply_add_portable(int64_t rounds) {
   for (int c = 0; c < kChains; ++c) sum[c] = broadcast(static_cast<float>(c));
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) sum[c] = sum[c] * broadcast(0.5f) + broadcast(1.0f);
+    for (F4& chain : sum) chain = chain * broadcast(0.5f) + broadcast(1.0f);
   }
   for (const F4& value : sum) {
     float lanes[4];
