@@ -368,13 +368,13 @@ void octets_panel(const DotRows& task, const DotTokens& tokens, float* out, int6
 }  // namespace
 
 // Few tokens: weights are used where they lie, row tile after row tile, while x stays in L1 or L2.
-void dot_avx512_bf16(const DotRows& task, const DotTokens& tokens, float* out, int64_t stride) {
-  if (task.format == DotFormat::kBf16) {
+void dot_avx512_bf16(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
+  if (rows.format == DotFormat::kBf16) {
     constexpr int64_t kNearBytes = 256 * 1024;
-    tokens.count* task.k * 2 <= kNearBytes ? pairs_inline(task, tokens, out, stride)
-                                           : pairs_panel(task, tokens, out, stride);
+    const bool near = tokens.count * rows.k * 2 <= kNearBytes;
+    near ? pairs_inline(rows, tokens, out, stride) : pairs_panel(rows, tokens, out, stride);
   } else {
-    tokens.count <= 8 ? octets_inline(task, tokens, out, stride) : octets_panel(task, tokens, out, stride);
+    tokens.count <= 8 ? octets_inline(rows, tokens, out, stride) : octets_panel(rows, tokens, out, stride);
   }
 }
 
