@@ -130,10 +130,11 @@ void add_orders(const SampleDesc& desc, Row& row) {
   row.adjusted_order = row.adjustments.empty() ? row.order : by_size(desc, row.adjusted);
 }
 
-// The most likely token banned, others favoured, and some of every kind.
-void add_adjustments(const SampleDesc& desc, Row& row, CaseRandom& random) {
+// The most likely token banned; unless that is all, others favoured, and some of every kind.
+void add_adjustments(const SampleDesc& desc, Row& row, bool one_alone, CaseRandom& random) {
   const auto likely = std::max_element(row.logits.begin(), row.logits.begin() + desc.real_vocab) - row.logits.begin();
   row.adjustments.push_back({static_cast<int32_t>(likely), 1, -kBannedLogit});
+  if (one_alone) return;
   const float scales[] = {1, 1.3f, 0.7f}, adds[] = {2.5f, -1.25f, 0, 6};
   for (int32_t token = 0; token < desc.real_vocab;
        token += 1 + static_cast<int32_t>(random.below(desc.real_vocab / 8 + 1))) {
@@ -191,7 +192,7 @@ Row make_row(const SampleDesc& desc, int32_t index, CaseRandom& random) {
   if (index % 16 == 12) {
     for (size_t i = 0; i < row.logits.size(); i += 3) row.logits[i] = -INFINITY;
   }
-  if (index % 3 == 1) add_adjustments(desc, row, random);
+  if (index % 3 == 1) add_adjustments(desc, row, index % 48 == 7, random);
   add_orders(desc, row);
   return row;
 }
