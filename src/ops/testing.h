@@ -246,6 +246,18 @@ class Tensor {
   std::vector<std::byte> bytes_;
 };
 
+// The first row of `joined` that is not that of `head` (its first `count` rows) or of `tail` (the others); the number
+// of rows if there is none.
+inline int64_t first_other_row(const Tensor& joined, const Tensor& head, int64_t count, const Tensor& tail) {
+  for (int64_t row = 0; row < joined.rows(); ++row) {
+    const Tensor& wanted = row < count ? head : tail;
+    for (int64_t col = 0; col < joined.cols(); ++col) {
+      if (joined.at(row, col) != wanted.at(row, col)) return row;
+    }
+  }
+  return joined.rows();
+}
+
 // Distance of neighbouring values of a dtype around |value|.
 inline double ulp(DType dtype, double value) {
   if (!std::isfinite(value)) return std::numeric_limits<double>::infinity();
