@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_device.h"
+#include "base/huge_pages.h"
 #include "numeric/bf16.h"
 #include "numeric/decode.h"
 #include "numeric/f16.h"
@@ -53,12 +54,26 @@ class Random {
   uint64_t state_;
 };
 
+// Allocates as the engine's weights are: in huge pages where there is much.
+template <class T>
+struct WeightMemory {
+  using value_type = T;
+  T* allocate(size_t count) {
+    const size_t bytes = count * sizeof(T);
+    void* memory = bytes < kHugePageBytes ? std::malloc(bytes) : allocate_huge(bytes);
+    CHECK(memory != nullptr, "{} bytes", bytes);
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t) { std::free(memory); }
+  bool operator==(const WeightMemory&) const = default;
+};
+
 // A matrix with the bytes it points to. Movable only: the spans point into the vectors' heap memory. Bytes start at
 // an odd address, as tensors of a file may.
 struct OwnedMatrix {
   static constexpr size_t kSkew = 1;
-  std::vector<std::byte> data;
-  std::vector<std::byte> scales;
+  std::vector<std::byte, WeightMemory<std::byte>> data;
+  std::vector<std::byte, WeightMemory<std::byte>> scales;
   EncodedMatrix matrix;
 
   OwnedMatrix(WeightFormat format, int64_t rows, int64_t cols, std::string name = "test") {
