@@ -32,7 +32,7 @@ Result<std::vector<std::shared_ptr<TokenStream>>> submit_windows(Session& sessio
     scheduler::Request request;
     request.prompt.assign(ids.begin() + begin, ids.begin() + end);
     request.prompt_logprobs = true;
-    request.max_tokens = 1;
+    request.score_only = true;
     streams.push_back(std::make_shared<TokenStream>());
     ASSAY_ASSIGN([[maybe_unused]] const uint64_t id, session.loop->submit(std::move(request), streams.back()));
   }
@@ -43,7 +43,7 @@ Result<void> run(const PerplexityOptions& options) {
   ASSAY_ASSIGN(const std::string text, read_input(options.file));
   ASSAY_ASSIGN(Session session, open_session(options.common, std::numeric_limits<int32_t>::max()));
   const std::vector<int32_t> ids = session.tokenizer->encode(text);
-  const int32_t largest = session.loop->limits().context_tokens - 1;  // a prompt leaves room for one token
+  const int32_t largest = session.loop->limits().context_tokens;
   const int32_t window = options.window > 0 ? std::min(options.window, largest) : largest;
   ASSAY_ASSIGN(const auto streams, submit_windows(session, ids, window));
   int64_t tokens = 0;

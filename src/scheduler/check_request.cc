@@ -19,22 +19,29 @@ Result<void> check_prompt(const Request& request, const engine::EngineLimits& li
     }
   }
   const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  if (prompt_tokens >= limits.context_tokens) {
-    return invalid("prompt", "prompt does not leave room for a token in the context",
-                   fmt::format("{} tokens", prompt_tokens),
-                   fmt::format("at most {} tokens", limits.context_tokens - 1));
+  const int32_t most = limits.context_tokens - (request.score_only ? 0 : 1);
+  if (prompt_tokens > most) {
+    return invalid(
+        "prompt",
+        request.score_only ? "prompt exceeds the context" : "prompt does not leave room for a token in the context",
+        fmt::format("{} tokens", prompt_tokens), fmt::format("at most {} tokens", most));
   }
   return {};
 }
 
 // The last generated token is never run, so it needs no position.
-Result<void> check_pages(const Request& request, const engine::EngineLimits& limits) {
+int64_t most_positions(const Request& request, const engine::EngineLimits& limits) {
   const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  const int64_t context = std::min<int64_t>(prompt_tokens + std::max(request.max_tokens, 1), limits.context_tokens);
+  if (request.score_only) return prompt_tokens;
+  return std::min<int64_t>(prompt_tokens + std::max(request.max_tokens, 1), limits.context_tokens) - 1;
+}
+
+Result<void> check_pages(const Request& request, const engine::EngineLimits& limits) {
+  const int64_t positions = most_positions(request, limits);
   const int64_t pool_tokens = static_cast<int64_t>(limits.page_count) * limits.page_tokens;
-  if (context - 1 <= pool_tokens) return {};
+  if (positions <= pool_tokens) return {};
   return invalid("prompt", "prompt and generated tokens exceed the whole pool of KV pages",
-                 fmt::format("{} positions", context - 1), fmt::format("at most {} positions", pool_tokens));
+                 fmt::format("{} positions", positions), fmt::format("at most {} positions", pool_tokens));
 }
 
 Result<void> check_adjustments(const Request& request, const engine::EngineLimits& limits) {

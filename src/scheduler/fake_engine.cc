@@ -138,6 +138,7 @@ FakeGeneration fake_generate(const FakeOptions& options, const Request& request)
       generation.reason = FinishReason::kNumericalError;
       return generation;
     }
+    if (request.score_only) return generation;
     generation.tokens.push_back(result.token);
     if (std::count(request.stop_tokens.begin(), request.stop_tokens.end(), result.token) > 0) {
       generation.reason = FinishReason::kStop;

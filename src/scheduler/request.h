@@ -46,6 +46,7 @@ struct Request {
   float min_p = 0;
   uint64_t seed = 0;
   int32_t top_logprobs = 0;
+  bool score_only = false;       // the prompt is run and nothing generated; it may fill the context
   bool prompt_logprobs = false;  // report the log-probability of every prompt token but the first
   // See adjustments.h. Biases are finite; those of one token add up.
   float presence_penalty = 0;

@@ -189,6 +189,10 @@ void Scheduler::take_output(Sequence& sequence, const ops::SampleResult& result)
   if (request.prompt_logprobs && index == 0) {
     events_.push_back({sequence.id, PromptLogprobsEvent{sequence.prompt_logprobs}});
   }
+  if (request.score_only) {
+    events_.push_back(finish(sequence, FinishReason::kLength));
+    return;
+  }
   sequence.generated.push_back(result.token);
   sequence.adjustments.generated(result.token);
   --sequence.pending;

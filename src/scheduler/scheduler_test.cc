@@ -264,6 +264,28 @@ TEST(Scheduler, ScoresThePromptInChunksAndDeliversOnce) {
   EXPECT_EQ(std::get<TokenEvent>(events[1].what).result.token, 9);
 }
 
+TEST(Scheduler, ScoresAPromptThatFillsTheContext) {
+  engine::EngineLimits limits = small_limits();
+  limits.context_tokens = 32;
+  limits.page_count = 2;  // of 16 positions
+  Request request = request_of(32, 0);
+  request.prompt_logprobs = true;
+  EXPECT_EQ(check_request(request, limits).error().wanted, "at most 31 tokens");
+  request.score_only = true;
+  ASSERT_TRUE(check_request(request, limits).ok());
+  Scheduler scheduler(limits, 4);
+  scheduler.add(1, request);
+  const std::span<const Event> events = scheduler.update(result_of(*scheduler.schedule(), 9));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(std::get<PromptLogprobsEvent>(events[0].what).results.size(), 31u);
+  EXPECT_EQ(std::get<FinishEvent>(events[1].what).reason, FinishReason::kLength);
+  EXPECT_EQ(std::get<FinishEvent>(events[1].what).generated_tokens, 0);
+  EXPECT_EQ(scheduler.schedule(), nullptr);
+  EXPECT_EQ(scheduler.pages().used(), 0);
+  request.prompt.push_back(1);
+  EXPECT_EQ(check_request(request, limits).error().wanted, "at most 32 tokens");
+}
+
 TEST(Scheduler, EndsAtTheContextAndAtANumericalError) {
   engine::EngineLimits limits = small_limits();
   limits.context_tokens = 12;

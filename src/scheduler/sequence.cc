@@ -6,6 +6,7 @@ namespace assay::scheduler {
 namespace {
 
 int32_t generation_limit(const Request& request, const engine::EngineLimits& limits) {
+  if (request.score_only) return 0;
   const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t pool_tokens = static_cast<int64_t>(limits.page_count) * limits.page_tokens;
   // Without a wish of the request the pool is a limit like the context; the last token needs no position in it.

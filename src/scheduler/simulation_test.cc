@@ -103,6 +103,7 @@ class Simulation {
     request.seed = random_();
     request.top_logprobs = between(0, 3);
     request.prompt_logprobs = between(0, 3) == 0;
+    request.score_only = request.prompt_logprobs && between(0, 1);
     if (between(0, 3) == 0) request.presence_penalty = 0.5f;
     if (between(0, 3) == 0) request.frequency_penalty = -0.25f;
     if (between(0, 7) == 0) request.repetition_penalty = 1.25f;
@@ -226,7 +227,9 @@ class Simulation {
         EXPECT_EQ(outcome.tokens, solo.tokens);
         EXPECT_EQ(finish_reason_name(reason), finish_reason_name(solo.reason));
       }
-      EXPECT_EQ(outcome.prompt_logprob_events, request.prompt_logprobs && !outcome.tokens.empty() ? 1 : 0);
+      const bool reached_end = reason == FinishReason::kLength || reason == FinishReason::kStop;
+      EXPECT_EQ(outcome.prompt_logprob_events,
+                request.prompt_logprobs && (reached_end || !outcome.tokens.empty()) ? 1 : 0);
       if (outcome.prompt_logprob_events == 1) check_prompt_logprobs(request, outcome, solo);
     }
   }

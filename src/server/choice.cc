@@ -20,7 +20,6 @@ Choice::Choice(ChoiceSettings settings)
 }
 
 void Choice::take(const ops::SampleResult& result) {
-  if (settings_.discard) return;
   const int32_t token = result.token;
   tokens_.push_back(token);
   logprob_sum_ += result.logprob;
@@ -82,7 +81,7 @@ ChoiceFinish Choice::finish(bool at_limit) {
   }
   if (tool_parser_ && !call_ended_) add(tool_parser_->finish());
   ChoiceFinish finish;
-  finish.reason = (at_limit || settings_.discard) && !ended() ? "length" : "stop";
+  finish.reason = at_limit && !ended() ? "length" : "stop";
   if (finish.reason == "stop" && tool_parser_ && tool_parser_->calls() > 0 && !settings_.named_call) {
     finish.reason = "tool_calls";
   }

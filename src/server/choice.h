@@ -35,7 +35,6 @@ struct ChoiceSettings {
   const GenerationOptions* options = nullptr;
   std::vector<int32_t> stop_tokens;  // end the choice in the engine
   bool keep_results = false;         // the log-probabilities are asked for
-  bool discard = false;              // nothing was to be generated: tokens are dropped
 
   // Chat only.
   std::optional<std::string> rendered_prompt;  // decides whether the answer starts in reasoning

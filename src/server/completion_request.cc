@@ -46,10 +46,9 @@ MaybeError read_prompts(const Json& body, CompletionRequest& request) {
 MaybeError read_lengths(const Json& body, CompletionRequest& request) {
   ASSAY_FIELD(read_bool(body, "echo", request.echo));
   constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-  ASSAY_FIELD(read_int(body, "max_tokens", request.echo ? 0 : 1, kMaxInt, request.max_tokens));
+  ASSAY_FIELD(
+      read_int(body, "max_tokens", request.echo || request.prompt_logprobs ? 0 : 1, kMaxInt, request.max_tokens));
   if (!request.max_tokens) request.max_tokens = kDefaultCompletionTokens;
-  request.score_only = request.max_tokens == 0;
-  if (request.score_only) request.max_tokens = 1;
   if (request.min_tokens > *request.max_tokens) {
     return invalid_field("min_tokens", fmt::format("min_tokens must be at most max_tokens, {}", *request.max_tokens));
   }

@@ -18,8 +18,7 @@ inline constexpr int32_t kDefaultCompletionTokens = 16;
 struct CompletionRequest : GenerationOptions {  // logprobs: N becomes logprobs and top_logprobs N
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // at least one
   bool echo = false;
-  bool score_only = false;  // max_tokens 0 with echo: nothing is generated
-  int32_t best_of = 1;      // at least n
+  int32_t best_of = 1;  // at least n
 };
 
 // As parse_chat_request().

@@ -32,7 +32,7 @@ TEST(CompletionRequest, ReadsItsFields) {
   const CompletionRequest bare = accepted(R"({"prompt":"x"})");
   EXPECT_EQ(bare.max_tokens, 16);
   EXPECT_EQ(bare.best_of, 1);
-  EXPECT_FALSE(bare.logprobs || bare.echo || bare.score_only);
+  EXPECT_FALSE(bare.logprobs || bare.echo);
   const CompletionRequest full =
       accepted(R"({"prompt":"x","max_tokens":5,"echo":true,"logprobs":3,"n":2,"best_of":4,"seed":1,"what":1})");
   EXPECT_EQ(full.max_tokens, 5);
@@ -42,7 +42,9 @@ TEST(CompletionRequest, ReadsItsFields) {
   EXPECT_EQ(full.best_of, 4);
   EXPECT_EQ(full.ignored_fields, std::vector<std::string>{"what"});
   const CompletionRequest scored = accepted(R"({"prompt":"x","max_tokens":0,"echo":true,"logprobs":0})");
-  EXPECT_TRUE(scored.score_only && scored.logprobs);
+  EXPECT_EQ(scored.max_tokens, 0);
+  EXPECT_TRUE(scored.logprobs);
+  EXPECT_EQ(accepted(R"({"prompt":"x","max_tokens":0,"prompt_logprobs":0})").max_tokens, 0);
   EXPECT_EQ(accepted(R"({"prompt":"x","n":3})").best_of, 3);
 }
 
@@ -111,7 +113,7 @@ TEST(CompletionRequest, MutatedBodiesNeverCrash) {
     ++accepted_count;
     ASSERT_FALSE(request.prompts.empty());
     ASSERT_GE(request.best_of, request.n);
-    ASSERT_GE(request.max_tokens.value(), 1);
+    ASSERT_GE(request.max_tokens.value(), request.echo || request.prompt_logprobs ? 0 : 1);
   }
   EXPECT_GT(accepted_count, 100);
 }

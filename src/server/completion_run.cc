@@ -29,8 +29,6 @@ MaybeError CompletionRun::parse(const std::string& body) {
   return {};
 }
 
-void CompletionRun::add_settings(int32_t, ChoiceSettings& settings) const { settings.discard = request_.score_only; }
-
 TextLogprobs CompletionRun::text_logprobs(const std::vector<ops::SampleResult>& results, size_t first,
                                           int32_t offset) const {
   TextLogprobs logprobs;

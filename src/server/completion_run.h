@@ -24,7 +24,6 @@ class CompletionRun : public GenerationRun {
   bool scores_prompt(int32_t choice) const override {
     return (request_.echo && request_.logprobs) || (choice == 0 && request_.prompt_logprobs.has_value());
   }
-  void add_settings(int32_t prompt, ChoiceSettings& settings) const override;
   std::string opening_events() override { return {}; }
   std::string choice_events(Slot& slot, int32_t index) override;
   std::string usage_event() const override { return text_usage_chunk(head_, usage_); }

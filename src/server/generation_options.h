@@ -26,7 +26,7 @@ inline constexpr size_t kMaxAllChoices = 256;  // of all prompts: each has a cop
 struct GenerationOptions {
   std::string model;  // may be empty: the served one
 
-  std::optional<int32_t> max_tokens;                  // at least 1
+  std::optional<int32_t> max_tokens;                  // at least 1; completions: 0 scores the prompt
   std::optional<float> temperature;                   // [0, 2]
   std::optional<float> top_p;                         // [0, 1]
   std::optional<float> min_p;                         // [0, 1]

@@ -181,11 +181,12 @@ MaybeError GenerationRun::check_prompts() const {
       return invalid_field(prompt_field_, fmt::format("{} holds the token id {}; the vocabulary ends at {}",
                                                       prompt_field_, *outside, vocabulary - 1));
     }
-    if (static_cast<int64_t>(prompt.size()) < model_->context_tokens) continue;
+    const int64_t generated = options().max_tokens == 0 ? 0 : 1;
+    if (static_cast<int64_t>(prompt.size()) + generated <= model_->context_tokens) continue;
     return context_exceeded(
         prompt_field_,
-        fmt::format("The model's context holds {} tokens, and one must be left to generate; the prompt has {} tokens",
-                    model_->context_tokens, prompt.size()));
+        fmt::format("The model's context holds {} tokens{}; the prompt has {} tokens", model_->context_tokens,
+                    generated > 0 ? ", and one must be left to generate" : "", prompt.size()));
   }
   return {};
 }
@@ -203,6 +204,7 @@ scheduler::Request GenerationRun::engine_request(int32_t prompt, int32_t choice,
   request.prompt = prompts_[static_cast<size_t>(prompt)];
   const int32_t room = model_->context_tokens - static_cast<int32_t>(request.prompt.size());
   request.max_tokens = asked.max_tokens ? std::min(*asked.max_tokens, room) : 0;
+  request.score_only = asked.max_tokens == 0;
   request.stop_tokens = stop_tokens();
   request.temperature = asked.temperature.value_or(defaults.do_sample ? defaults.temperature : 0.0f);
   request.top_k = asked.top_k.value_or(defaults.top_k);

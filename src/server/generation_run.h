@@ -79,7 +79,7 @@ class GenerationRun : public Outgoing, public std::enable_shared_from_this<Gener
   virtual const GenerationOptions& options() const = 0;
   virtual int32_t choices_per_prompt() const = 0;
   virtual bool scores_prompt(int32_t choice) const = 0;  // choice: within its prompt
-  virtual void add_settings(int32_t prompt, ChoiceSettings& settings) const = 0;
+  virtual void add_settings(int32_t /*prompt*/, ChoiceSettings&) const {}
   // Events of a stream: before the first token; what is new of a choice, and its end when it is over; the usage.
   virtual std::string opening_events() = 0;
   virtual std::string choice_events(Slot& slot, int32_t index) = 0;

@@ -520,6 +520,34 @@ TEST_F(ServerTest, PromptsOfAMegabyteAreRefusedWithBothNumbers) {
   }
 }
 
+// Nothing is generated, so nothing needs to be left of the context.
+TEST_F(ServerTest, ScoresAPromptThatFillsTheContext) {
+  start();
+  const auto scored = [&](int32_t prompt_tokens, const Json& how) {
+    Json body{{"prompt", std::vector<int32_t>(static_cast<size_t>(prompt_tokens), 65)}, {"max_tokens", 0}};
+    body.update(how);
+    return TestClient(server_->port()).call("POST", "/v1/completions", body.dump());
+  };
+  for (const Json& how : {Json{{"echo", true}, {"logprobs", 0}}, Json{{"prompt_logprobs", 0}}, Json{{"echo", true}}}) {
+    const TestResponse whole = scored(kContext, how);
+    ASSERT_EQ(whole.status, 200) << whole.body;
+    const Json answer = Json::parse(whole.body);
+    EXPECT_EQ(answer["usage"]["prompt_tokens"], kContext);
+    EXPECT_EQ(answer["usage"]["completion_tokens"], 0);
+    const Json& choice = answer["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "length");
+    if (how.contains("logprobs")) {
+      EXPECT_EQ(choice["logprobs"]["token_logprobs"].size(), kContext);
+    }
+    if (how.contains("prompt_logprobs")) {
+      EXPECT_EQ(choice["prompt_logprobs"].size(), kContext);
+    }
+    const Json error = Json::parse(scored(kContext + 1, how).body)["error"];
+    EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_EQ(error["message"], "The model's context holds 512 tokens; the prompt has 513 tokens");
+  }
+}
+
 // Half a character pair, as JSON can spell it, is no text: refused, never passed on.
 TEST_F(ServerTest, LoneSurrogatesAreRefused) {
   start();
