@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "assay/bench_limits.h"
 #include "assay/bench_report.h"
@@ -49,48 +50,76 @@ Result<double> median_seconds(int32_t repeats, const Run& run) {
   return seconds[static_cast<size_t>(repeats / 2)];
 }
 
-Result<void> measure_speeds(BenchSequences& sequences, const BenchOptions& options, BenchReport& report) {
-  for (int32_t context : options.contexts) {
-    ASSAY_ASSIGN(const double prefill_s, median_seconds(options.repeats, [&] { return sequences.prefill(context); }));
-    report.prefill.push_back({context, context / prefill_s});
-    progress(fmt::format("prefill of {} tokens: {:.1f} tokens/s", context, report.prefill.back().tokens_per_s));
-    for (int32_t batch : options.batches) {
-      const int32_t steps = options.decode_tokens;
-      ASSAY_ASSIGN(const double decode_s,
-                   median_seconds(options.repeats, [&] { return sequences.decode(batch, context, steps); }));
-      report.decode.push_back({context, batch, static_cast<double>(batch) * steps / decode_s});
-      progress(fmt::format("decode of batch {} at {} tokens: {:.1f} tokens/s", batch, context,
-                           report.decode.back().tokens_per_s));
-    }
-  }
-  return {};
-}
+// Measures section by section: a prefill, or decode of one batch, and with `timer` the ops of it, between two
+// measurements of the limits, which drift on machines that others share.
+class Sections {
+ public:
+  Sections(engine::ObservedEngine& engine, OpTimer* timer, BenchSequences& sequences, const BenchOptions& options,
+           BenchReport& report)
+      : engine_(engine), timer_(timer), sequences_(sequences), options_(options), report_(report) {}
 
-Result<void> measure_ops(engine::ObservedEngine& engine, OpTimer& timer, BenchSequences& sequences,
-                         const BenchOptions& options, BenchReport& report) {
-  constexpr int32_t kMinSteps = 15;  // of decode: short, so that more of them cost little
-  ASSAY_ASSIGN(report.limits, backend::measure_limits(engine.device()));
-  // Rows without a layout of their own read the checkpoint's bytes.
-  const int64_t weights = std::max(report.model.packed_bytes, report.model.checkpoint_bytes);
-  report.roof = {report.limits.bandwidth(static_cast<size_t>(weights)), report.limits.flops};
-  const auto add = [&](OpTable table, int32_t repeats, auto&& run) -> Result<void> {
-    progress("ops of a " + table.title());
-    ASSAY_ASSIGN(table.ops, timer.measure(engine.device(), repeats, [&]() -> Result<void> {
+  Result<void> measure() {
+    if (timer_) {
+      ASSAY_ASSIGN(limits_, backend::measure_limits(engine_.device()));
+      report_.limits = limits_;
+    }
+    for (int32_t context : options_.contexts) {
+      ASSAY_TRY(prefill(context));
+      for (int32_t batch : options_.batches) ASSAY_TRY(decode(context, batch));
+    }
+    report_.roof = roof_of(report_.limits);
+    return {};
+  }
+
+ private:
+  Result<void> prefill(int32_t context) {
+    const auto run = [&] { return sequences_.prefill(context); };
+    ASSAY_ASSIGN(const double seconds, median_seconds(options_.repeats, run));
+    report_.prefill.push_back({context, context / seconds});
+    OpTable table{ops::Phase::kPrefill, context, 1, report_.prefill.back().tokens_per_s, {}, {}, {}};
+    return add(std::move(table), options_.repeats, run);
+  }
+
+  Result<void> decode(int32_t context, int32_t batch) {
+    constexpr int32_t kMinSteps = 15;  // of op tables: short, so that more of them cost little
+    const int32_t steps = options_.decode_tokens;
+    ASSAY_ASSIGN(const double seconds,
+                 median_seconds(options_.repeats, [&] { return sequences_.decode(batch, context, steps); }));
+    report_.decode.push_back({context, batch, static_cast<double>(batch) * steps / seconds});
+    OpTable table{ops::Phase::kDecode, context, batch, report_.decode.back().tokens_per_s, {}, {}, {}};
+    return add(std::move(table), std::max(options_.repeats, kMinSteps),
+               [&] { return sequences_.decode(batch, context, 1); });
+  }
+
+  template <class Run>
+  Result<void> add(OpTable table, int32_t repeats, const Run& run) {
+    progress(fmt::format("{}: {:.1f} tokens/s", table.title(), table.tokens_per_s));
+    if (!timer_) return {};
+    ASSAY_ASSIGN(table.ops, timer_->measure(engine_.device(), repeats, [&]() -> Result<void> {
       ASSAY_ASSIGN([[maybe_unused]] const double seconds, run());
       return {};
     }));
-    report.tables.push_back(std::move(table));
+    ASSAY_ASSIGN(backend::Limits after, backend::measure_limits(engine_.device()));
+    table.limits = best_of(std::exchange(limits_, after), after);
+    table.roof = roof_of(table.limits);
+    report_.limits = best_of(report_.limits, after);
+    report_.tables.push_back(std::move(table));
     return {};
-  };
-  for (int32_t context : options.contexts) {
-    ASSAY_TRY(add({ops::Phase::kPrefill, context, 1, {}}, options.repeats, [&] { return sequences.prefill(context); }));
-    for (int32_t batch : options.batches) {
-      ASSAY_TRY(add({ops::Phase::kDecode, context, batch, {}}, std::max(options.repeats, kMinSteps),
-                    [&] { return sequences.decode(batch, context, 1); }));
-    }
   }
-  return {};
-}
+
+  // Rows without a layout of their own read the checkpoint's bytes.
+  Roof roof_of(const backend::Limits& limits) const {
+    const int64_t weights = std::max(report_.model.packed_bytes, report_.model.checkpoint_bytes);
+    return {limits.bandwidth(static_cast<size_t>(weights)), limits.flops};
+  }
+
+  engine::ObservedEngine& engine_;
+  OpTimer* timer_;  // null: no op tables
+  BenchSequences& sequences_;
+  const BenchOptions& options_;
+  BenchReport& report_;
+  backend::Limits limits_;  // measured last
+};
 
 // What was not asked for follows from the sweep: no more states and pages than its sequences need.
 engine::LoadOptions sized_for_sweep(const BenchOptions& options, const CLI::App& app) {
@@ -117,8 +146,9 @@ Result<void> run(const BenchOptions& options, const CLI::App& app) {
   }
   apply_log_level(options.common.log_level);
   OpTimer timer;
+  OpTimer* const observer = options.with_ops() ? &timer : nullptr;
   ASSAY_ASSIGN(const std::unique_ptr<engine::ObservedEngine> engine,
-               engine::load_observed(sized_for_sweep(options, app), options.with_ops() ? &timer : nullptr));
+               engine::load_observed(sized_for_sweep(options, app), observer));
   if (options.common.explain) fmt::print(stderr, "{}", engine->explain());
   ASSAY_ASSIGN(BenchSequences sequences,
                BenchSequences::make(*engine, options.largest_batch(), options.most_positions()));
@@ -128,8 +158,7 @@ Result<void> run(const BenchOptions& options, const CLI::App& app) {
   report.decode_tokens = options.decode_tokens;
   report.repeats = options.repeats;
   report.only_op = options.only_op;
-  ASSAY_TRY(measure_speeds(sequences, options, report));
-  if (options.with_ops()) ASSAY_TRY(measure_ops(*engine, timer, sequences, options, report));
+  ASSAY_TRY(Sections(*engine, observer, sequences, options, report).measure());
   fmt::print("{}\n", options.json ? report_json(report) : report_text(report));
   if (!options.plot.empty()) ASSAY_TRY(write_plot(options, report));
   return {};
@@ -150,7 +179,8 @@ constexpr char kDescription[] =
     "prefill, so a step reads as many bytes as it would while serving; tokens are sampled greedily and fed back.\n"
     "Ops are timed inside the engine, one call after the other as the model runs them: on a CPU by the clock, on a GPU "
     "by events in a captured decode step. Their limit is the least time that the bandwidth and the best FLOP/s, "
-    "measured in the same run, allow: read bandwidth on a CPU (of the cache if the weights fit in it), copy bandwidth "
+    "the best of right before and right after, allow: read bandwidth on a CPU (of the cache if the weights fit in it), "
+    "copy bandwidth "
     "on a GPU.";
 
 }  // namespace

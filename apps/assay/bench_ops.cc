@@ -50,6 +50,12 @@ double OpTable::us() const {
   return sum;
 }
 
+double OpTable::least_us() const {
+  double sum = 0;
+  for (const OpTiming& op : ops) sum += roof.least_us(op.work);
+  return sum;
+}
+
 void OpTimer::before(const ops::OpCall&) {
   launches_before_ = backend::launch_count();
   if (mode_ != Mode::kTime) return;

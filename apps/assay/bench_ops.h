@@ -1,11 +1,13 @@
 // Times of the ops of a step, inside the engine: what each call takes, moves and computes.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "backend/limits.h"
 #include "backend/timestamps.h"
 #include "base/result.h"
 #include "ops/batch.h"
@@ -23,15 +25,30 @@ struct OpTiming {
   ops::Work work;
 };
 
-// The ops of one prefill, or of one decode step.
+struct Roof {
+  double bytes_per_s = 0;
+  double flop_per_s = 0;
+
+  // The least time that the limits allow.
+  double least_us(const ops::Work& work) const {
+    return 1e6 * std::max(work.bytes / bytes_per_s, work.flops / flop_per_s);
+  }
+};
+
+// The ops of one prefill, or of one decode step, and what it takes as a whole, timed right before them.
 struct OpTable {
   ops::Phase phase = ops::Phase::kDecode;
   int32_t context = 0;  // prefill: tokens of the prompt; decode: tokens before the step
   int32_t batch = 1;    // sequences
+  double tokens_per_s = 0;
   std::vector<OpTiming> ops;
+  backend::Limits limits;  // the best of right before and right after
+  Roof roof;               // of these limits
 
   std::string title() const;
-  double us() const;  // of all ops
+  double whole_us() const { return 1e6 * (phase == ops::Phase::kPrefill ? context : batch) / tokens_per_s; }
+  double us() const;        // of all ops
+  double least_us() const;  // that the limits allow all ops, one after the other
 };
 
 // Told of the ops by the engine (engine::load_observed); idle outside measure().

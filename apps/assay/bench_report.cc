@@ -19,42 +19,46 @@ std::vector<const OpTiming*> shown(const BenchReport& report, const OpTable& tab
   return ops;
 }
 
-struct Totals {
-  double us = 0, least_us = 0;
-  int64_t calls = 0, launches = 0;
+struct Calls {
+  int64_t ops = 0, launches = 0;
 };
 
-Totals totals(const BenchReport& report, const OpTable& table) {
-  Totals sum;
+Calls calls_of(const OpTable& table) {
+  Calls sum;
   for (const OpTiming& op : table.ops) {
-    sum.us += op.us;
-    sum.least_us += report.roof.least_us(op.work);
-    sum.calls += op.calls;
+    sum.ops += op.calls;
     sum.launches += op.launches;
   }
   return sum;
 }
 
 std::string table_text(const BenchReport& report, const OpTable& table) {
-  const Totals sum = totals(report, table);
+  const Calls calls = calls_of(table);
+  const double us = table.us(), least_us = table.least_us(), whole_us = table.whole_us();
   std::string text = fmt::format(
-      "\nops of a {}: {:.1f} us, the limits allow {:.1f} us: {:.2f} of the limit; {:.1f} calls a layer", table.title(),
-      sum.us, sum.least_us, sum.least_us / sum.us, static_cast<double>(sum.calls) / report.layers);
-  if (sum.launches > 0) text += fmt::format(", {:.1f} launches", static_cast<double>(sum.launches) / report.layers);
+      "\n{}: {:.1f} tokens/s, {:.1f} us: {:.2f} of the limit\n"
+      "its ops: {:.1f} us, the limits allow {:.1f} us: {:.2f} of the limit; {:.1f} calls a layer",
+      table.title(), table.tokens_per_s, whole_us, least_us / whole_us, us, least_us, least_us / us,
+      static_cast<double>(calls.ops) / report.layers);
+  if (calls.launches > 0) text += fmt::format(", {:.1f} launches", static_cast<double>(calls.launches) / report.layers);
+  text += fmt::format("\nlimits: {:.1f} GB/s ({}), {:.1f} GFLOP/s", table.roof.bytes_per_s / 1e9,
+                      table.roof.bytes_per_s == table.limits.memory ? "memory" : "the weights fit in the cache",
+                      table.roof.flop_per_s / 1e9);
   text += fmt::format("\n{:<13} {:<20} {:>5} {:>10} {:>7} {:>10} {:>8} {:>9} {:>7}  {}\n", "op", "row", "calls",
                       "us a call", "time", "KB a call", "GB/s", "GFLOP/s", "limit", "desc");
   for (const OpTiming* op : shown(report, table)) {
-    const auto calls = static_cast<double>(op->calls);
+    const auto count = static_cast<double>(op->calls);
     text += fmt::format("{:<13} {:<20} {:>5} {:>10.2f} {:>6.1f}% {:>10.1f} {:>8.1f} {:>9.1f} {:>7.2f}  {}\n", op->op,
-                        op->row, op->calls, op->us / calls, 100 * op->us / sum.us, op->work.bytes / calls / 1e3,
+                        op->row, op->calls, op->us / count, 100 * op->us / us, op->work.bytes / count / 1e3,
                         op->work.bytes / op->us / 1e3, op->work.flops / op->us / 1e3,
-                        report.roof.least_us(op->work) / op->us, op->desc);
+                        table.roof.least_us(op->work) / op->us, op->desc);
   }
   return text;
 }
 
 Json table_json(const BenchReport& report, const OpTable& table) {
-  const Totals sum = totals(report, table);
+  const Calls calls = calls_of(table);
+  const double us = table.us(), least_us = table.least_us();
   Json rows = Json::array();
   for (const OpTiming* op : shown(report, table)) {
     rows.push_back({{"op", op->op},
@@ -63,20 +67,26 @@ Json table_json(const BenchReport& report, const OpTable& table) {
                     {"calls", op->calls},
                     {"launches", op->launches},
                     {"us_per_call", op->us / static_cast<double>(op->calls)},
-                    {"share_of_time", op->us / sum.us},
+                    {"share_of_time", op->us / us},
                     {"bytes_per_call", op->work.bytes / static_cast<double>(op->calls)},
                     {"flop_per_call", op->work.flops / static_cast<double>(op->calls)},
                     {"bytes_per_s", op->work.bytes / op->us * 1e6},
                     {"flop_per_s", op->work.flops / op->us * 1e6},
-                    {"share_of_limit", report.roof.least_us(op->work) / op->us}});
+                    {"share_of_limit", table.roof.least_us(op->work) / op->us}});
   }
   return {{"phase", table.phase == ops::Phase::kPrefill ? "prefill" : "decode"},
           {"context", table.context},
           {"batch", table.batch},
-          {"us", sum.us},
-          {"least_us", sum.least_us},
-          {"calls_per_layer", static_cast<double>(sum.calls) / report.layers},
-          {"launches_per_layer", static_cast<double>(sum.launches) / report.layers},
+          {"tokens_per_s", table.tokens_per_s},
+          {"whole_us", table.whole_us()},
+          {"us", us},
+          {"least_us", least_us},
+          {"whole_share_of_limit", least_us / table.whole_us()},
+          {"share_of_limit", least_us / us},
+          {"limits", limits_json(table.limits)},
+          {"bytes_per_s_of_limit", table.roof.bytes_per_s},
+          {"calls_per_layer", static_cast<double>(calls.ops) / report.layers},
+          {"launches_per_layer", static_cast<double>(calls.launches) / report.layers},
           {"rows", std::move(rows)}};
 }
 
@@ -104,10 +114,6 @@ std::string report_text(const BenchReport& report) {
     text +=
         fmt::format("{:>16}  {:>12}  {:>12.1f}  {:>12.1f}\n", one.context, one.batch, one.tokens_per_s, one.step_us());
   }
-  if (report.tables.empty()) return text;
-  text += fmt::format("\nlimits: {:.1f} GB/s ({}), {:.1f} GFLOP/s\n", report.roof.bytes_per_s / 1e9,
-                      report.roof.bytes_per_s == report.limits.memory ? "memory" : "the weights fit in the cache",
-                      report.roof.flop_per_s / 1e9);
   for (const OpTable& table : report.tables) text += table_text(report, table);
   return text;
 }

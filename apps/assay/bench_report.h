@@ -33,8 +33,8 @@ struct BenchReport {
   std::vector<DecodeSpeed> decode;
   // With op tables only:
   std::vector<OpTable> tables;
-  std::string only_op;  // the op to print; empty: all
-  backend::Limits limits;
+  std::string only_op;     // the op to print; empty: all
+  backend::Limits limits;  // the best of all
   Roof roof;
 };
 

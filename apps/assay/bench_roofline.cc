@@ -178,7 +178,7 @@ class Picture {
                     fmt::format(" font-weight=\"bold\" fill=\"{}\"", colour(point)).c_str());
         y += kLineHeight;
       }
-      const double share = roof_.least_us(point.op->work) / point.op->us;
+      const double share = point.table->roof.least_us(point.op->work) / point.op->us;
       out += text(kLegendX, y, "start",
                   fmt::format("{}  {:.2f}  {:.1f} %  {} {}  {}", i + 1, share, 100 * point.op->us / point.table->us(),
                               point.op->op, point.op->row, point.op->desc));

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/cpu/limits.h"
+#include "base/check.h"
 #if ASSAY_WITH_CUDA
 #include "backend/cuda/limits_cuda.h"
 #endif
@@ -44,6 +47,18 @@ Result<Limits> of_gpu(device::Device& device) {
 #endif
 
 }  // namespace
+
+Limits best_of(Limits one, const Limits& other) {
+  CHECK(one.figures.size() == other.figures.size(), "{} and {} figures", one.figures.size(), other.figures.size());
+  for (size_t i = 0; i < one.figures.size(); ++i) {
+    one.figures[i].value = std::max(one.figures[i].value, other.figures[i].value);
+    one.figures[i].burst = std::max(one.figures[i].burst, other.figures[i].burst);
+  }
+  one.memory = std::max(one.memory, other.memory);
+  one.cache = std::max(one.cache, other.cache);
+  one.flops = std::max(one.flops, other.flops);
+  return one;
+}
 
 Result<Limits> measure_limits(device::Device& device) {
 #if ASSAY_WITH_CUDA

@@ -27,6 +27,9 @@ struct Limits {
   double bandwidth(size_t working_set) const { return cache > 0 && working_set <= cache_bytes ? cache : memory; }
 };
 
+// Of two measurements of one device: the higher figure of each.
+Limits best_of(Limits one, const Limits& other);
+
 // Seconds. Errors: kResource if the buffers, several times the cache, do not fit.
 Result<Limits> measure_limits(device::Device& device);
 

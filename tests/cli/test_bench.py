@@ -45,7 +45,7 @@ def test_table_and_progress(assay):
     done = assay.run("bench", assay.pocket, "--context", 64, "--batch", "1,2", *QUICK)
     assert done.returncode == 0
     assert "prefill" in done.stdout and "decode" in done.stdout
-    assert "decode of batch 2 at 64 tokens" in done.stderr
+    assert "decode step of 2 sequences at 64 tokens: " in done.stderr
 
 
 @pytest.mark.parametrize("arguments, words", [
@@ -63,11 +63,23 @@ def test_wrong_values_are_2(assay, arguments, words):
 def test_op_tables(assay, config):
     out = assay.json("bench", assay.pocket, "--context", 70, "--batch", "1,2", "--ops", *QUICK)
     assert [(table["phase"], table["batch"]) for table in out["ops"]] == [("prefill", 1), ("decode", 1), ("decode", 2)]
+    assert [table["tokens_per_s"] for table in out["ops"]] == [
+        point["tokens_per_s"] for point in out["prefill"] + out["decode"]]
     assert out["limits"]["dram_read_bytes_per_s"] > 0 and out["limits"]["best_flop_per_s"] > 0
     layers = config["layer_types"]
     for table in out["ops"]:
         rows = table["rows"]
         assert table["context"] == 70
+        assert 0 < table["limits"]["best_flop_per_s"] <= out["limits"]["best_flop_per_s"]
+        tokens = 70 if table["phase"] == "prefill" else table["batch"]
+        assert abs(table["tokens_per_s"] * table["whole_us"] / 1e6 / tokens - 1) < 1e-9
+        least_us = 0
+        for row in rows:
+            least_us += 1e6 * row["calls"] * max(row["bytes_per_call"] / table["bytes_per_s_of_limit"],
+                                                 row["flop_per_call"] / table["limits"]["best_flop_per_s"])
+        assert abs(least_us / table["least_us"] - 1) < 1e-6
+        assert abs(table["whole_share_of_limit"] * table["whole_us"] / least_us - 1) < 1e-6
+        assert abs(table["share_of_limit"] * table["us"] / least_us - 1) < 1e-6
         assert abs(sum(row["share_of_time"] for row in rows) - 1) < 1e-6
         assert abs(sum(row["calls"] * row["us_per_call"] for row in rows) / table["us"] - 1) < 1e-6
         assert [row["us_per_call"] * row["calls"] for row in rows] == sorted(
