@@ -145,6 +145,7 @@ Result<void> run(const BenchOptions& options, const CLI::App& app) {
     return Error{ErrorKind::kInvalidArgument, "no model directory given", "", "", "", "or `assay bench limits`"};
   }
   apply_log_level(options.common.log_level);
+  ASSAY_TRY(apply_nice(options.common.nice));
   OpTimer timer;
   OpTimer* const observer = options.with_ops() ? &timer : nullptr;
   ASSAY_ASSIGN(const std::unique_ptr<engine::ObservedEngine> engine,
@@ -189,6 +190,7 @@ Command add_bench(CLI::App& parent) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App& app = add_subcommand(parent, "bench", kDescription);
   add_common_options(app, options->common);
+  add_nice(app, options->common.nice);
   find_option(app, "model").required(false);  // limits needs none
   const Command limits = add_bench_limits(app);
   constexpr int kMost = 1 << 24;

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/nice.h"
+
 namespace assay::app {
 namespace {
 
@@ -81,6 +83,18 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
       .show_default();
   add_flag(app, "--explain", options.explain, "Print which row runs each op, and why not the others, on stderr");
   add_log_level(app, options.log_level);
+}
+
+void add_nice(CLI::App& app, std::optional<int>& nice) {
+  add_option(app, "--nice", nice,
+             "Nice value of the threads that compute, -20 to 19: below 0 they go before other processes of busy cores, "
+             "which needs CAP_SYS_NICE or RLIMIT_NICE. Default: that of the process")
+      .range(-20, 19);
+}
+
+Result<void> apply_nice(const std::optional<int>& nice) {
+  if (nice) ASSAY_TRY(set_nice(*nice, "--nice"));
+  return {};
 }
 
 void apply_log_level(const std::string& level) {

@@ -45,10 +45,16 @@ struct CommonOptions {
   bool explain = false;
   bool needs_tokenizer = true;      // no flag: whether the subcommand can do without text
   std::optional<ProofFlags> proof;  // set by subcommands that prove before they use the model
+  std::optional<int> nice;          // of the threads that compute
   std::string log_level = "warning";
 };
 
 void add_common_options(CLI::App& app, CommonOptions& options);
+
+// --nice, of subcommands that run for long.
+void add_nice(CLI::App& app, std::optional<int>& nice);
+// Before the engine is loaded: its threads inherit the value from the calling thread.
+Result<void> apply_nice(const std::optional<int>& nice);
 
 void apply_log_level(const std::string& level);
 

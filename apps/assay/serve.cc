@@ -117,6 +117,7 @@ Result<void> run(const ServeOptions& options) {
   log_info("listening on {}:{}, loading {}", options.host, server->port(), directory);
   ASSAY_ASSIGN(chat_template, text::ChatTemplate::load(directory));
   const Progress progress = [&server](const std::string& stage) { server->set_loading_progress(stage); };
+  ASSAY_TRY(apply_nice(options.common.nice));  // after the server's thread is made: requests are read as before
   ASSAY_ASSIGN(session, open_session(options.common, options.max_queued_requests, progress));
   session.engine->warm_up();
 
@@ -148,6 +149,7 @@ Command add_serve(CLI::App& parent) {
   CLI::App& app =
       add_subcommand(parent, "serve", "Serve the OpenAI API; prints READY and the address once it can answer");
   add_common_options(app, options->common);
+  add_nice(app, options->common.nice);
   options->common.proof.emplace();
   add_proof_flags(app, *options->common.proof);
   add_option(app, "--host", options->host, "Address to listen on; 0.0.0.0: all of IPv4").show_default();

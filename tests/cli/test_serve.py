@@ -1,6 +1,10 @@
 """assay serve as a process: its address, its signals, its failures. The API itself is tested elsewhere."""
+import ctypes
 import json
+import os
+import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -88,6 +92,33 @@ def test_memory_too_small_is_refused(assay):
     done = assay.run("serve", assay.pocket, "--port", "0", "--context-length", "4096", "--kv-cache-bytes", "1MB")
     assert done.returncode == 2
     assert "kv-cache-bytes" in done.stderr and "for 4096 tokens" in done.stderr
+
+
+def nice_values(process):
+    stats = [path.read_text() for path in pathlib.Path(f"/proc/{process.pid}/task").glob("*/stat")]
+    return [int(stat.rpartition(")")[2].split()[16]) for stat in stats]
+
+
+def test_nice_is_that_of_the_threads_that_compute(serve):
+    wanted = min(os.nice(0) + 4, 19)
+    server = serve("--threads", "3", "--nice", str(wanted))
+    values = nice_values(server.process)
+    assert set(values) == {wanted, os.nice(0)}
+    assert values.count(wanted) == 5  # main, two workers, the engine's, delivery
+
+
+def test_nice_that_the_system_refuses(assay):
+    def without_permission():
+        libc = ctypes.CDLL(None, use_errno=True)
+        resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+        drop_from_bounding_set, sys_nice = 24, 23  # for root; another has no capability to lose
+        assert libc.prctl(drop_from_bounding_set, sys_nice, 0, 0, 0) == 0 or os.geteuid() != 0
+
+    for command in ["serve", "bench"]:
+        done = subprocess.run([assay.binary, command, assay.pocket, "--nice", "-5"], capture_output=True, text=True,
+                              env=assay.environment(), preexec_fn=without_permission, timeout=60)
+        assert done.returncode == 2 and not done.stdout
+        assert re.search(r"--nice: .*Permission denied: got -5, wanted \d+ to 19 .*CAP_SYS_NICE", done.stderr)
 
 
 def test_request_timeout_answers_504(serve):
