@@ -133,7 +133,7 @@ class RowEvidence {
   // of 16.
   static void add_narrow(faults::SizedModel& model, const faults::ModelSizes& sizes) {
     using numeric::WeightFormat;
-    const ops::LinearDesc desc{49,
+    const ops::LinearDesc desc{51,
                                sizes.hidden - 3,
                                WeightFormat::kBf16,
                                ops::weight_only_lane(WeightFormat::kBf16),

@@ -258,7 +258,7 @@ std::vector<double> unit_heads(int32_t tokens, int32_t heads, int32_t dim, doubl
 
 std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoWeights&, const CaseContext& context) {
   std::vector<Case<GatedDeltaOp>> cases;
-  for (const CaseSteps& steps : case_steps(context, false, {CaseValues::kCancelling, CaseValues::kNotFinite}, 4)) {
+  for (const CaseSteps& steps : case_steps(context, false, {CaseValues::kCancelling, CaseValues::kNotFinite}, 5)) {
     const bool cancelling = steps.values == CaseValues::kCancelling,
                not_finite = steps.values == CaseValues::kNotFinite;
     const Cancelling sparse(desc.key_dim);
@@ -282,10 +282,12 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
     };
     Arrays arrays{};
     // Not finite: v, and with it the state, in the last column; a state that is read, in a column with sixteen and more
-    // behind it; q, which no state keeps; v in the last column before those behind the last multiple of sixteen.
+    // behind it; q, which no state keeps; v in the last column before those behind the last multiple of sixteen; a
+    // state that is read, in the first column.
     if (not_finite && steps.variant != 2) made.flags = Sentinel::kNonFiniteState;
     const int64_t last = tokens - 1, sixteens = desc.value_dim - desc.value_dim % 16;
-    const int64_t bad_state = std::max<int64_t>(0, sixteens - 32);
+    const bool bad_read = not_finite && (steps.variant == 1 || steps.variant == 4);
+    const int64_t bad_state = steps.variant == 4 ? 0 : std::max<int64_t>(0, sixteens - 32);
     const int64_t bad_value = steps.variant == 0 ? desc.value_dim - 1 : std::max<int64_t>(0, sixteens - 1);
     arrays.q = bench.add("q", DType::kF32, tokens, keys, Role::kInput, 64, [&](int64_t t, int64_t i) {
       if (cancelling) return sparse.q(t, i % desc.key_dim);
@@ -316,8 +318,8 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
         bench.add("state", DType::kF32, batch->slots(), elements, Role::kInOut, 64, [&](int64_t slot, int64_t i) {
           if (!read[static_cast<size_t>(slot)]) return case_poison(slot + i);
           if (cancelling) return sparse.state(slot / 2, i / desc.value_dim % desc.key_dim, i % desc.value_dim);
-          const bool chosen = not_finite && steps.variant == 1 && slot == 0;
-          return chosen && i == elements - desc.value_dim + bad_state ? INFINITY : 0.3 * noise.at(slot, i);
+          return bad_read && slot == 0 && i == elements - desc.value_dim + bad_state ? INFINITY
+                                                                                     : 0.3 * noise.at(slot, i);
         });
     for (size_t s = 0; s < batch->sequences.size(); ++s) {
       if (batch->sequences[s].tokens == 0) continue;
@@ -339,7 +341,7 @@ std::vector<Case<GatedDeltaOp>> make_cases(const GatedDeltaDesc& desc, const NoW
     const int64_t work = context.effort == Effort::kFull ? 16 * kCheckWork : kCheckWork;
     const Evidence kind = cancelling ? Evidence::kAccumulator : Evidence::kSampled;
     // Of the sequence with what is not finite the flags are judged, and of the others that nothing came of it.
-    const size_t count = batch->sequences.size(), bad = !not_finite ? count : steps.variant == 1 ? 0 : count - 1;
+    const size_t count = batch->sequences.size(), bad = !not_finite ? count : bad_read ? 0 : count - 1;
     made.digest = !not_finite;  // NaNs have many encodings
     made.judge = [&bench, desc, arrays, batch, tokens, seed, work, kind, bad,
                   decode = steps.decode](Comparison& comparison) {
