@@ -302,7 +302,7 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
   // Rows take another way above a few tokens of an expert: that is seen whatever the sizes.
   constexpr int32_t kCrowd = 17;
   const bool crowd = counts.back() < kCrowd && kCrowd <= context.bucket.tokens && kCrowd * token_work <= kCrowdWork;
-  if (crowd && context.effort != Effort::kLight) counts.push_back(kCrowd);
+  if (crowd && context.effort != Effort::kLight) counts.insert(counts.end(), 2, kCrowd);  // of decode, and of a prompt
   for (int32_t tokens : counts) {
     if (weights_only) break;
     auto random = std::make_shared<CaseRandom>(context.seed + static_cast<uint64_t>(tokens));
@@ -355,9 +355,11 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
        },
        false, false, Evidence::kSampled, context.effort == Effort::kFull ? int64_t{1} << 40 : 8 * kCheckWork}));
   if (context.effort != Effort::kLight) add_accumulator(desc, source, context, cases);
+  size_t crowds = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
     TokenCounts& tokens = cases[i].args.tokens;
-    tokens.decode = decode_tokens(tokens.total, i, context.bucket);
+    const bool crowded = crowd && tokens.total == kCrowd;
+    tokens.decode = decode_tokens(tokens.total, crowded ? crowds++ : i, context.bucket);
   }
   return cases;
 }
