@@ -82,12 +82,11 @@ struct Fixed {
     even = _mm256_castps_si256(_mm256_shuffle_ps(first, second, 0x88));
     odd = _mm256_castps_si256(_mm256_shuffle_ps(first, second, 0xdd));
   }
-  static Bytes low_nibbles(Bytes codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(15)); }
-  static Bytes high_nibbles(Bytes codes) { return low_nibbles(_mm256_srli_epi16(codes, 4)); }
-  static Bytes lookup(Bytes nibbles) {
+  static Bytes low_weights(Bytes codes) {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), _mm256_and_si256(codes, _mm256_set1_epi8(15)));
   }
+  static Bytes high_weights(Bytes codes) { return low_weights(_mm256_srli_epi16(codes, 4)); }
   // In place, the bits of a code are those of fp16 times 2^-8.
   static Floats scales(const std::byte* codes) {
     const __m128i order = _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 2, -1, 3, -1, 6, -1, 7);

@@ -56,12 +56,12 @@ struct Fixed {
     even = _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0x88));
     odd = _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0xdd));
   }
-  static Bytes low_nibbles(Bytes codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
-  static Bytes high_nibbles(Bytes codes) { return low_nibbles(_mm512_srli_epi16(codes, 4)); }
-  static Bytes lookup(Bytes nibbles) {
+  // vpermb looks at six bits, of which the table leaves two out: what lies above a nibble does not matter.
+  static Bytes low_weights(Bytes codes) {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
+    return _mm512_permutexvar_epi8(codes, _mm512_broadcast_i32x4(table));
   }
+  static Bytes high_weights(Bytes codes) { return low_weights(_mm512_srli_epi16(codes, 4)); }
   // In place, the bits of a code are those of fp16 times 2^-8.
   static Floats scales(const std::byte* codes) {
     const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);

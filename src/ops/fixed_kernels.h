@@ -4,6 +4,7 @@
 //   Bytes, Floats: a register of integers, of fp32
 //   deinterleave(codes, even, odd): two registers' worth of memory; its even and its odd 32-bit words, each 128 bits of
 //     the result from the same 128 bits of both
+//   low_weights(codes), high_weights(codes): 2 code + 12 of each byte's low or high nibble
 //   scales(codes): kBlocks valid E4M3 codes times 2^-8, block lane_block(l) in lane l
 //   add_products(sums, weights, x): sums + products of bytes, added up within 32-bit lanes or within their halves
 //   lane_sums<b>(sums): of each lane, times 256^b
@@ -63,8 +64,8 @@ struct FixedWeights {
     Fixed::Bytes half[2];
     Fixed::deinterleave(codes, half[0], half[1]);
     for (int h = 0; h < 2; ++h) {
-      bytes[2 * h] = Fixed::lookup(Fixed::low_nibbles(half[h]));
-      bytes[2 * h + 1] = Fixed::lookup(Fixed::high_nibbles(half[h]));
+      bytes[2 * h] = Fixed::low_weights(half[h]);
+      bytes[2 * h + 1] = Fixed::high_weights(half[h]);
     }
     scales = has_odd_scale(scale_codes) ? any_scales(scale_codes) : Fixed::scales(scale_codes);
   }
