@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <bitset>
 #include <vector>
 
 #include "base/check.h"
@@ -29,54 +30,93 @@ void order_marks(std::vector<utf8proc_int32_t>& code_points) {
   }
 }
 
-// The bytes of U+0300 are CC 80: the lead bytes of all characters from there on are at least CC.
-bool is_plain_start(char c) {
-  const auto byte = static_cast<uint8_t>(c);
-  return byte < 0x80 || (byte >= 0xC2 && byte < 0xCC);
+constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+
+void append_decomposed(char32_t code_point, std::vector<utf8proc_int32_t>& out) {
+  utf8proc_int32_t parts[32];
+  int boundary = 0;
+  const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), parts, 32, kOptions, &boundary);
+  CHECK(count >= 0 && count <= 32, "canonical decomposition of U+{:04X} is {} long", static_cast<uint32_t>(code_point),
+        count);
+  out.insert(out.end(), parts, parts + count);
 }
-bool is_other_start(char c) { return static_cast<uint8_t>(c) >= 0xCC; }
+
+void compose(std::vector<utf8proc_int32_t>& code_points) {
+  const auto length =
+      utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), kOptions);
+  CHECK(length >= 0, "utf8proc error {}", length);
+  code_points.resize(static_cast<size_t>(length));
+}
 
 // Appends the NFC form of `text`.
 void append_normalized(std::string_view text, std::string& out) {
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   std::vector<utf8proc_int32_t> code_points;
   code_points.reserve(text.size());
   for (size_t i = 0; i < text.size();) {
     const Decoded c = decode_utf8(text, i);
     i += c.length;
-    utf8proc_int32_t parts[32];
-    int boundary = 0;
-    const auto count =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.code_point), parts, 32, options, &boundary);
-    CHECK(count >= 0 && count <= 32, "canonical decomposition of U+{:04X} is {} long",
-          static_cast<uint32_t>(c.code_point), count);
-    code_points.insert(code_points.end(), parts, parts + count);
+    append_decomposed(c.code_point, code_points);
   }
   order_marks(code_points);
-  const auto length =
-      utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), options);
-  CHECK(length >= 0, "utf8proc error {}", length);
-  for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(out, static_cast<char32_t>(code_points[i]));
+  compose(code_points);
+  for (const utf8proc_int32_t c : code_points) append_utf8(out, static_cast<char32_t>(c));
 }
+
+// The characters below U+10000 that are in NFC, of combining class 0, and combine with nothing before them: text of
+// such characters alone is in NFC, and other text may be cut before each of them.
+class Settled {
+ public:
+  Settled() {
+    std::vector<utf8proc_int32_t> parts;
+    std::vector<utf8proc_int32_t> later;  // that some character decomposes to, but not first
+    for (char32_t c = 0; c < kEnd; ++c) {
+      if (c >= 0xD800 && c < 0xE000) continue;
+      parts.clear();
+      append_decomposed(c, parts);
+      later.insert(later.end(), parts.begin() + 1, parts.end());
+      compose(parts);
+      yes_[c] =
+          combining_class(static_cast<int32_t>(c)) == 0 && parts.size() == 1 && parts[0] == static_cast<int32_t>(c);
+    }
+    for (const utf8proc_int32_t c : later) yes_[static_cast<size_t>(c)] = false;
+  }
+
+  // Bytes of the character at `at` of well-formed text; 0 if it is none of these.
+  size_t length(std::string_view text, size_t at) const {
+    const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[at + i]); };
+    const uint32_t lead = byte(0);
+    if (lead < 0x80) return 1;
+    if (lead < 0xCC) return 2;  // below U+0300 all are
+    if (lead < 0xE0) return yes_[(lead & 0x1F) << 6 | (byte(1) & 0x3F)] ? 2 : 0;
+    if (lead >= 0xF0) return 0;
+    return yes_[(lead & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F)] ? 3 : 0;
+  }
+
+ private:
+  static constexpr char32_t kEnd = 0x10000;
+  std::bitset<kEnd> yes_;
+};
 
 }  // namespace
 
 std::string normalize_nfc(std::string_view text) {
+  static const Settled settled;
   std::string out;
   out.reserve(text.size());
-  auto at = text.begin();
-  while (at != text.end()) {
-    const auto other = std::find_if(at, text.end(), is_other_start);
-    auto begin = other;  // of what is normalised: the plain character before may combine with the other
-    if (other != text.end() && other != at) {
-      do --begin;
-      while (!is_plain_start(*begin));
+  size_t done = 0;    // what is before is in out
+  size_t before = 0;  // the settled character before `at`: the one at `at` may combine with it
+  for (size_t at = 0; at < text.size();) {
+    if (const size_t length = settled.length(text, at)) {
+      before = at;
+      at += length;
+      continue;
     }
-    out.append(at, begin);
-    at = std::find_if(other, text.end(), is_plain_start);
-    append_normalized({begin, at}, out);
+    while (at < text.size() && settled.length(text, at) == 0) at += decode_utf8(text, at).length;
+    out.append(text, done, before - done);
+    append_normalized(text.substr(before, at - before), out);
+    done = before = at;
   }
-  return out;
+  return out.append(text, done);
 }
 
 }  // namespace assay::text

@@ -6,8 +6,8 @@
 
 namespace assay::text {
 
-// The NFC form of well-formed UTF-8, in O(n log n) also for long runs of combining marks. Only characters from U+0300
-// on, and the one before them, take more than a copy: those below are in NFC and combine with nothing before them.
+// The NFC form of well-formed UTF-8, in O(n log n) also for long runs of combining marks. Only characters that
+// may change or combine, and the one before each, take more than a copy.
 std::string normalize_nfc(std::string_view text);
 
 }  // namespace assay::text

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <span>
 #include <unordered_map>
+#include <utility>
 
 #include "text/added_tokens.h"
 #include "text/bpe.h"
@@ -11,6 +13,7 @@
 #include "text/pre_tokenizer.h"
 #include "text/tokenizer_file.h"
 #include "text/utf8.h"
+#include "text/word_cache.h"
 
 namespace assay::text {
 namespace {
@@ -41,23 +44,6 @@ Error damaged(std::string what, std::string got) {
   return {ErrorKind::kCheckpoint, std::move(what), "tokenizer.json", std::move(got), "", ""};
 }
 
-struct WordHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
-};
-
-// Words seen before and their ids, one for each thread so that no lock is needed.
-struct WordCache {
-  static constexpr size_t kMaxWords = 1 << 15;
-  static constexpr size_t kMaxWordBytes = 64;
-  struct Range {
-    uint32_t begin, count;  // of ids
-  };
-  uint64_t owner = 0;  // the tokenizer's serial number
-  std::unordered_map<std::string, Range, WordHash, std::equal_to<>> words;
-  std::vector<int32_t> ids;
-};
-
 std::atomic<uint64_t> tokenizers_made{0};
 
 }  // namespace
@@ -74,6 +60,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& model_dire
 
 Result<void> Tokenizer::build(TokenizerFile file) {
   normalize_nfc_ = file.normalize_nfc;
+  if (normalize_nfc_) normalize_nfc({});  // makes its table now, not in the first request
   auto pre_tokenizer = PreTokenizer::make(file.pattern);
   if (!pre_tokenizer.ok()) {
     Error error = std::move(pre_tokenizer).error();
@@ -194,29 +181,20 @@ void Tokenizer::encode_stretch(std::string_view text, std::vector<int32_t>& out)
 }
 
 void Tokenizer::encode_words(std::string_view normalized, std::vector<int32_t>& out) const {
-  thread_local WordCache cache;
+  thread_local WordCache cache;  // one for each thread, so that no lock is needed
+  thread_local uint64_t cache_owner = 0;
   thread_local std::vector<std::string_view> words;
-  if (cache.owner != serial_ || cache.words.size() >= WordCache::kMaxWords) {
-    cache.words.clear();
-    cache.ids.clear();
-    cache.owner = serial_;
-  }
+  if (std::exchange(cache_owner, serial_) != serial_) cache.clear();
   words.clear();
   pre_tokenizer_->split(normalized, words);
   for (const std::string_view word : words) {
-    if (word.size() > WordCache::kMaxWordBytes) {
-      bpe_->encode(word, out);
+    if (const std::span<const int32_t> ids = cache.find(word); !ids.empty()) {
+      out.insert(out.end(), ids.begin(), ids.end());
       continue;
     }
-    auto it = cache.words.find(word);
-    if (it == cache.words.end()) {
-      const auto begin = static_cast<uint32_t>(cache.ids.size());
-      bpe_->encode(word, cache.ids);
-      const auto count = static_cast<uint32_t>(cache.ids.size()) - begin;
-      it = cache.words.emplace(word, WordCache::Range{begin, count}).first;
-    }
-    const int32_t* ids = cache.ids.data() + it->second.begin;
-    out.insert(out.end(), ids, ids + it->second.count);
+    const size_t begin = out.size();
+    bpe_->encode(word, out);
+    cache.put(word, std::span(out).subspan(begin));
   }
 }
 

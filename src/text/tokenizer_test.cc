@@ -14,6 +14,7 @@
 #include "text/nfc.h"
 #include "text/pre_tokenizer.h"
 #include "text/utf8.h"
+#include "text/word_cache.h"
 
 namespace assay::text {
 namespace {
@@ -116,7 +117,14 @@ TEST(Nfc, EqualsTheWholeTextsForm) {
   int changed = 0;
   for (int round = 0; round < 20'000; ++round) {
     std::string text;
-    for (size_t count = random() % 12; count > 0; --count) text += characters[random() % std::size(characters)];
+    for (size_t count = random() % 12; count > 0; --count) {
+      if (random() % 4 != 0) {
+        text += characters[random() % std::size(characters)];
+      } else {
+        const auto any = static_cast<char32_t>(1 + random() % 0xFFFF);
+        if (any < 0xD800 || any >= 0xE000) append_utf8(text, any);
+      }
+    }
     utf8proc_uint8_t* whole = utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str()));
     const std::string expected = reinterpret_cast<const char*>(whole);
     std::free(whole);
@@ -191,6 +199,32 @@ TEST(Tokenizer, GivesThreadsTheSameIds) {
   for (auto& ids : found) threads.emplace_back([&] { ids = pocket().encode(text); });
   for (auto& thread : threads) thread.join();
   for (const auto& ids : found) EXPECT_EQ(ids, expected);
+}
+
+TEST(WordCache, KeepsTheLatestWordOfAPlaceAndNothingTooLarge) {
+  WordCache cache;
+  const auto ids_of = [](size_t number) { return std::vector<int32_t>(1 + number % 20, static_cast<int32_t>(number)); };
+  const auto word_of = [](size_t number) { return std::to_string(number) + std::string(number % 40, 'x'); };
+  constexpr size_t kMany = 4 * WordCache::kWords;
+  for (size_t i = 0; i < kMany; ++i) {
+    cache.put(word_of(i), ids_of(i));
+    EXPECT_TRUE(std::ranges::equal(cache.find(word_of(i)), ids_of(i)));
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < kMany; ++i) {
+    const auto found = cache.find(word_of(i));
+    kept += found.empty() ? 0 : 1;
+    EXPECT_TRUE(found.empty() || std::ranges::equal(found, ids_of(i))) << i;
+  }
+  EXPECT_GT(kept, WordCache::kWords / 2);
+  EXPECT_LE(kept, WordCache::kWords);
+  cache.put(std::string(1000, 'a'), ids_of(1));
+  EXPECT_TRUE(cache.find(std::string(1000, 'a')).empty());
+  cache.put("many", std::vector<int32_t>(1000, 1));
+  EXPECT_TRUE(cache.find("many").empty());
+  EXPECT_TRUE(cache.find("").empty());
+  cache.clear();
+  EXPECT_TRUE(cache.find(word_of(kMany - 1)).empty());
 }
 
 TEST(PreTokenizer, PutsPatternsInItsOwnTerms) {
