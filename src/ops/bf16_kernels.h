@@ -38,35 +38,54 @@ inline Vec in_order(__m256 even, __m256 odd) {
   return {_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
 }
 
-// out[r] for R rows of `k` columns, one after the other in memory, with one token: bound by reading the rows.
-template <int R>
-inline void bf16_rows(const std::byte* rows, int64_t k, const std::byte* x, float* out) {
-  constexpr int64_t kAhead = R == 1 ? 2048 : 4096, kLine = 64;
+// out[r * apart] for R rows of `k` columns, `apart` rows apart, with one token: bound by reading the rows. Rows that
+// lie together are one stream, which is prefetched.
+template <int R, bool kTogether>
+inline void bf16_rows(const std::byte* rows, int64_t apart, int64_t k, const std::byte* x, float* out) {
+  constexpr int64_t kAhead = 4096, kLine = 64;
   __m256 even[R] = {}, odd[R] = {};
   const auto add = [&](int r, __m256i weights, __m256i token) {
     even[r] = _mm256_fmadd_ps(lanes_of<Lanes::kEven>(weights), lanes_of<Lanes::kEven>(token), even[r]);
     odd[r] = _mm256_fmadd_ps(lanes_of<Lanes::kOdd>(weights), lanes_of<Lanes::kOdd>(token), odd[r]);
   };
-  const int64_t row_bytes = 2 * k, steps = k / 16;
+  const int64_t stream_bytes = 2 * k * apart, steps = k / 16;
   int64_t step = 0;
   for (; step + 2 <= steps; step += 2) {
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) __builtin_prefetch(rows + R * step * 32 + r * kLine + kAhead, 0, 2);
+    for (int r = 0; kTogether && r < R; ++r) __builtin_prefetch(rows + R * step * 32 + r * kLine + kAhead, 0, 2);
 #pragma GCC unroll 2
     for (int64_t s = step; s < step + 2; ++s) {
       const __m256i token = load_pairs(x + s * 32);
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) add(r, load_pairs(rows + r * row_bytes + s * 32), token);
+      for (int r = 0; r < R; ++r) add(r, load_pairs(rows + r * stream_bytes + s * 32), token);
     }
   }
   for (; step * 16 < k; ++step) {
     const int64_t left = k - step * 16;
     for (int r = 0; r < R; ++r) {
-      const std::byte* from = rows + r * row_bytes + step * 32;
+      const std::byte* from = rows + r * stream_bytes + step * 32;
       add(r, left < 16 ? load_tail(from, left) : load_pairs(from), load_pairs(x + step * 32));
     }
   }
-  fold_sums<R>([&](int r) { return in_order(even[r], odd[r]); }, out);
+  float folded[R];
+  fold_sums<R>([&](int r) { return in_order(even[r], odd[r]); }, folded);
+  for (int r = 0; r < R; ++r) out[r * apart] = folded[r];
+}
+
+// One token. Long rows come from memory: four streams far from each other keep more of it busy than one, or than four
+// rows that lie together, because a thread's prefetchers follow each. Short ones are a small model's, and in the cache.
+inline void bf16_one(const DotRows& task, const std::byte* x, float* out) {
+  constexpr int64_t kShortColumns = 1024;
+  const auto at = [&](int64_t row) { return task.data + 2 * row * task.k; };
+  const int64_t quarter = task.rows / 4;
+  for (int64_t i = 0; i < quarter; ++i) {
+    if (task.k <= kShortColumns) {
+      bf16_rows<4, true>(at(4 * i), 1, task.k, x, out + 4 * i);
+    } else {
+      bf16_rows<4, false>(at(i), quarter, task.k, x, out + i);
+    }
+  }
+  for (int64_t row = 4 * quarter; row < task.rows; ++row) bf16_rows<1, true>(at(row), 1, task.k, x, out + row);
 }
 
 constexpr int64_t kChunk = 1024;      // columns of a tile
@@ -154,16 +173,8 @@ void bf16_panel(const DotRows& task, int64_t row, const std::byte* const* x, int
 }
 
 void bf16_dot(const DotRows& task, const DotTokens& tokens, float* out, int64_t stride) {
+  if (tokens.count == 1) return bf16_one(task, tokens.x[0], out);
   int64_t row = 0;
-  if (tokens.count == 1) {
-    constexpr int64_t kNearColumns = 1024;  // longer rows are read one after the other, the one stream that they are
-    const auto at = [&](int64_t r) { return task.data + 2 * r * task.k; };
-    if (task.k <= kNearColumns) {
-      for (; row + 4 <= task.rows; row += 4) bf16_rows<4>(at(row), task.k, tokens.x[0], out + row);
-    }
-    for (; row < task.rows; ++row) bf16_rows<1>(at(row), task.k, tokens.x[0], out + row);
-    return;
-  }
   for (int64_t t = 0; t < tokens.count; t += kChunkTokens) {
     const int64_t count = tokens.count - t < kChunkTokens ? tokens.count - t : kChunkTokens;
     float* to = out + t * stride;
