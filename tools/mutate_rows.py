@@ -30,10 +30,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOT = {
     "cpu_avx2": {
         "ops/dot_kernels_avx2.cc": [
-            "ops/dot16_kernels.h", "ops/bf16_kernels.h", "ops/fixed_kernels.h", "ops/lane_kernels.h", "backend/cpu/simd_avx2.h"
+            "ops/dot16_kernels.h", "ops/bf16_kernels.h", "ops/fixed_kernels.h", "ops/lane_kernels.h",
+            "ops/token_kernels.h", "backend/cpu/simd_avx2.h"
         ]
     },
-    "cpu_avx512": {"ops/dot_kernels_avx512.cc": ["ops/dot16_kernels.h", "ops/fixed_kernels.h", "backend/cpu/simd_avx512.h"]},
+    "cpu_avx512": {"ops/dot_kernels_avx512.cc": [
+            "ops/dot16_kernels.h", "ops/fixed_kernels.h", "ops/token_kernels.h", "backend/cpu/simd_avx512.h"
+        ]},
     "cpu_avx512_bf16": {"ops/dot_kernels_avx512_bf16.cc": []},
 }
 PORTABLE_DOT = {"ops/portable_dot.cc": ["ops/portable_dot.h"]}
@@ -49,7 +52,8 @@ def rows():
             table[f"{op}/{row}"] = {f"ops/{op}/{op}_{row}.cc": [f"ops/{op}/{op}_cpu_dot.h", *choice], **kernel,
                                     "ops/cpu_dot.cc": []}
         if op != "router":
-            table[f"{op}/cpu_avx2_phased"] = table[f"{op}/cpu_avx2"]
+            for isa in ("avx2", "avx512"):
+                table[f"{op}/cpu_{isa}_phased"] = table[f"{op}/cpu_{isa}"]
     for op, shared, kernels in (("attention", "attention_cpu_tiles.h", "attention_kernels"),
                                 ("gated_delta", "gated_delta_cpu_strips.h", "delta_kernels")):
         table[f"{op}/cpu_portable"] = {f"ops/{op}/{op}_cpu_portable.cc": [f"ops/{op}/{shared}"]}

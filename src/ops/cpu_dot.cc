@@ -1,6 +1,7 @@
 #include "ops/cpu_dot.h"
 
 #include <cstring>
+#include <limits>
 
 #include "backend/cpu/convert.h"
 
@@ -64,51 +65,45 @@ std::string_view CpuDot::order(WeightFormat format, DType activation) const {
   return "dot16 fused";
 }
 
-constinit const CpuDot kCpuAvx2{"cpu_avx2",
-                                dot_avx2,
-                                fixed_avx2,
-                                false,
-                                true,
-                                false,
-                                [](const device::CpuFeatures& cpu) { return cpu.avx2; },
-                                "the CPU has no AVX2 with FMA and F16C"};
-constinit const CpuDot kCpuAvx2Phased{"cpu_avx2_phased",
-                                      dot_avx2,
-                                      fixed_avx2,
-                                      false,
-                                      false,
-                                      true,
-                                      [](const device::CpuFeatures& cpu) { return cpu.avx2; },
-                                      "the CPU has no AVX2 with FMA and F16C"};
-constinit const CpuDot kCpuAvx512{"cpu_avx512",
-                                  dot_avx512,
-                                  fixed_avx512,
-                                  false,
-                                  false,
-                                  false,
-                                  [](const device::CpuFeatures& cpu) { return cpu.avx512; },
-                                  "the CPU has no AVX-512 with BW, VL, DQ, VBMI and VNNI"};
+namespace {
+
+bool has_avx2(const device::CpuFeatures& cpu) { return cpu.avx2; }
+bool has_avx512(const device::CpuFeatures& cpu) { return cpu.avx512; }
+constexpr const char* kNoAvx2 = "the CPU has no AVX2 with FMA and F16C";
+constexpr const char* kNoAvx512 = "the CPU has no AVX-512 with BW, VL, DQ, VBMI and VNNI";
+
+}  // namespace
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+constinit const CpuDot kCpuAvx2{"cpu_avx2", dot_avx2, fixed_avx2, false, 1, 64, false, has_avx2, kNoAvx2};
+constinit const CpuDot kCpuAvx2Phased{"cpu_avx2_phased", dot_avx2, fixed_avx2, false, 1, 64, true, has_avx2, kNoAvx2};
+constinit const CpuDot kCpuAvx512{"cpu_avx512", dot_avx512, fixed_avx512, false,    8,
+                                  kNever,       false,      has_avx512,   kNoAvx512};
+constinit const CpuDot kCpuAvx512Phased{"cpu_avx512_phased", dot_avx512, fixed_avx512, false, 8, kNever, true,
+                                        has_avx512,          kNoAvx512};
 constinit const CpuDot kCpuAvx512Bf16{"cpu_avx512_bf16",
                                       dot_avx512_bf16,
                                       nullptr,
                                       true,
-                                      false,
+                                      1,
+                                      kNever,
                                       false,
                                       [](const device::CpuFeatures& cpu) { return cpu.avx512_bf16; },
                                       "the CPU has no AVX-512 BF16"};
 
 StepPlaces CpuDot::places(WeightFormat format, DType activation, int64_t k, const TokenCounts& tokens,
                           int64_t sharing) const {
-  constexpr int64_t kLeastSharing = 32;  // for panels of form kLanes to be worth their decoding
-  const DotForm few = form(format, activation);
-  if (phased) return {{few, tokens.decode, k}, {DotForm::kLanes, tokens.total - tokens.decode, k}};
-  const bool lanes = bf16 && few == DotForm::kBf16 && sharing >= kLeastSharing;
-  return {{few, 0, k}, {lanes ? DotForm::kLanes : few, tokens.total, k}};
+  const DotForm all = form(format, activation, sharing);
+  if (phased) return {{all, tokens.decode, k}, {many(sharing), tokens.total - tokens.decode, k}};
+  return {{all, 0, k}, {all, tokens.total, k}};
 }
 
 int64_t CpuDot::most_bytes(WeightFormat format, DType activation, int64_t k, int32_t tokens, int64_t sharing) const {
-  const auto bytes = [&](int32_t decode) { return places(format, activation, k, {decode, tokens}, sharing).bytes(); };
-  return std::max(bytes(0), bytes(tokens));
+  const auto bytes = [&](int32_t decode, int64_t shared) {
+    return places(format, activation, k, {decode, tokens}, shared).bytes();
+  };
+  return std::max({bytes(0, sharing), bytes(tokens, sharing), bytes(0, 0), bytes(tokens, 0)});
 }
 
 void CpuDot::prepare(const StepPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const {

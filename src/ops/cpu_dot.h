@@ -20,18 +20,20 @@ struct CpuDot {
   DotFunction dot;
   FixedFunction fixed;  // null: nvfp4 never in form kFixed
   bool pairs;           // vdpbf16ps: bf16 activations, bf16 and nvfp4 weights
-  bool bf16;            // forms kBf16 and kLanes for bf16 weights and activations, in the order of form kF32
-  bool phased;          // nvfp4 with bf16 activations alone: prefill tokens in form kLanes, whose order is another
+  int64_t bf16_tokens;  // of a weight, from which on bf16 weights and activations have form kBf16, not kF32
+  int64_t lane_tokens;  // the same for form kLanes, not kBf16
+  bool phased;  // nvfp4 with bf16 activations alone: prefill tokens as if of bf16 weights, whose order is another
   bool (*has)(const device::CpuFeatures&);
   const char* missing;  // the refusal where has() is false
 
-  DotForm form(numeric::WeightFormat format, DType activation) const {
+  // Where a weight is used for `sharing` tokens or so.
+  DotForm form(numeric::WeightFormat format, DType activation, int64_t sharing) const {
     if (pairs) return format == numeric::WeightFormat::kNvfp4 ? DotForm::kBf16Planes : DotForm::kBf16;
     if (dot_fixed(format, activation)) return DotForm::kFixed;
-    return bf16 && format == numeric::WeightFormat::kBf16 && activation == DType::kBf16 ? DotForm::kBf16
-                                                                                        : DotForm::kF32;
+    const bool bf16 = format == numeric::WeightFormat::kBf16 && activation == DType::kBf16;
+    return bf16 && sharing >= bf16_tokens ? many(sharing) : DotForm::kF32;
   }
-  // Places of a step, where a weight is used for `sharing` tokens or so.
+  // Places of a step.
   StepPlaces places(numeric::WeightFormat format, DType activation, int64_t k, const TokenCounts& tokens,
                     int64_t sharing) const;
   // Of all steps of so many tokens, the most bytes.
@@ -43,6 +45,7 @@ struct CpuDot {
   void prepare(const StepPlaces& places, const ConstView& x, std::byte* out, cpu::ThreadPool& pool) const;
 
  private:
+  DotForm many(int64_t sharing) const { return sharing >= lane_tokens ? DotForm::kLanes : DotForm::kBf16; }
   void prepare_token(const DotPlaces& places, const ConstView& x, int64_t token, std::byte* to) const;
 };
 
@@ -50,6 +53,7 @@ struct CpuDot {
 extern const CpuDot kCpuAvx2;
 extern const CpuDot kCpuAvx2Phased;
 extern const CpuDot kCpuAvx512;
+extern const CpuDot kCpuAvx512Phased;
 extern const CpuDot kCpuAvx512Bf16;
 
 // Where the activations of `tokens` tokens lie when they are prepared for a kernel.
@@ -64,9 +68,11 @@ struct DotPlaces {
     return blocked() ? padded(kDotBlock) / kDotBlock : 1;
   }
   int64_t block_bytes() const {
-    if (form == DotForm::kLanes) return lane_columns(k) * 4 + 64;  // a line more, or all tokens would share cache sets
+    constexpr int64_t kLine = 64;  // one more, or all tokens would share cache sets
     if (form == DotForm::kF32) return kDotBlock * 4;
-    return form == DotForm::kFixed ? kFixedBlockBytes : 2 * padded(form == DotForm::kBf16 ? 32 : 128);
+    if (form == DotForm::kFixed) return kFixedBlockBytes;
+    if (form == DotForm::kLanes) return lane_columns(k) * 4 + kLine;
+    return 2 * padded(form == DotForm::kBf16 ? 32 : 128) + kLine;
   }
   int64_t block_stride() const { return tokens * block_bytes(); }
   int64_t bytes() const { return blocks() * block_stride(); }

@@ -266,6 +266,24 @@ void panel_tokens(const Block& block, int64_t rows, const Tokens<T>& tokens, flo
   for (; r < rows; ++r) panel_tile<1, T>(block, block.panel + r * kDotBlock, tokens, kept + r * 16, out + r, stride);
 }
 
+// Columns [first, first + columns) of a row to fp32, up to a whole step; first: a step.
+template <DotFormat kFormat>
+void decode_row(FileRows<kFormat> rows, int64_t row, int64_t first, int64_t columns, float* to) {
+  const int64_t steps = columns / 16;
+  int64_t step = 0;
+  if constexpr (kFormat == DotFormat::kNvfp4) {
+    for (; step + 2 <= steps; step += 2, to += 32) {
+      const Codes codes = rows.at(row, first + step);
+      store(to, codes.first());
+      store(to + 16, codes.second());
+    }
+    if (step < steps) store(to, rows.last(row, first + step).first());
+  } else {
+    for (; step < steps; ++step, to += 16) store(to, rows.at(row, first + step));
+    if (columns % 16 != 0) store(to, rows.part(row, first + step, columns % 16));
+  }
+}
+
 template <DotFormat kFormat>
 void decode_panel(const DotRows& task, int64_t row, int64_t count, int64_t first, int64_t columns, float* panel) {
   constexpr int64_t kPanelBytes = kDotBlock * element_bits(kFormat) / 8;
@@ -274,17 +292,7 @@ void decode_panel(const DotRows& task, int64_t row, int64_t count, int64_t first
   const int64_t begin = first / 16, steps = columns / 16;
   for (int64_t r = row; r < row + count; ++r, panel += kDotBlock) {
     for (int64_t step = 0; step < steps; step += kLine) rows.prefetch(r, begin + step, kPanelBytes);  // the next panel
-    int64_t step = 0;
-    if constexpr (kFormat == DotFormat::kNvfp4) {
-      for (; step < steps; step += 2) {
-        const Codes codes = step + 2 <= steps ? rows.at(r, begin + step) : rows.last(r, begin + step);
-        store(panel + step * 16, codes.first());
-        store(panel + step * 16 + 16, codes.second());
-      }
-    } else {
-      for (; step < steps; ++step) store(panel + step * 16, rows.at(r, begin + step));
-      if (columns % 16 != 0) store(panel + step * 16, rows.part(r, begin + step, columns % 16));
-    }
+    decode_row(rows, r, begin, columns, panel);
   }
 }
 

@@ -15,7 +15,10 @@ namespace assay::ops {
 
 inline constexpr int64_t kDotTokens = 128;   // most tokens of a call
 inline constexpr int64_t kDotRowBlock = 16;  // rows that share a decoded panel: a good grain for splitting
-inline constexpr int64_t kDotRows = 64;      // rows worth one call where there are many tokens
+inline constexpr int64_t kDotSums = 32768;   // most outputs of a call
+
+// Rows worth one call: a kernel may turn the tokens for it.
+constexpr int64_t dot_call_rows(int64_t tokens) { return kDotSums / tokens / kDotRowBlock * kDotRowBlock; }
 
 enum class DotFormat : uint8_t { kF32, kBf16, kF16, kNvfp4 };
 
@@ -58,7 +61,8 @@ struct DotTokens {
 // out[t * stride + r] = dot(row r, token t), nvfp4 without the global scale.
 using DotFunction = void (*)(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 
-// All formats in form kF32, nvfp4 in form kFixed too; AVX2 also bf16 in forms kBf16 and kLanes.
+// All formats in form kF32, nvfp4 in form kFixed too; bf16 and nvfp4 in form kBf16, in AVX2 in form kLanes too, in the
+// order of form kF32.
 void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 void dot_avx512(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride);
 // bf16 (form kBf16) and nvfp4 (form kBf16Planes).

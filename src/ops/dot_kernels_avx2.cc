@@ -20,6 +20,28 @@ constexpr int kPanelTokens = 3;
 inline Part load_part(const float* from) { return _mm256_loadu_ps(from); }
 inline void store_part(float* to, Part value) { _mm256_storeu_ps(to, value); }
 inline Part fused_part(Part a, Part b, Part sum) { return _mm256_fmadd_ps(a, b, sum); }
+inline Part broadcast_part(const float* from) { return _mm256_broadcast_ss(from); }
+
+// Of tokens: twelve sums, a load for 1.5 multiply-adds.
+constexpr int64_t kTokenRowUnit = 2;
+constexpr int64_t kTokenRows = 3 * kTokenRowUnit;
+using Words = __m256i;
+inline Words load_words(const std::byte* const* x, int64_t at) {
+  const auto row = [&](int r) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(x[r] + at)); };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(row(0)), row(4), 1);
+}
+inline void transpose_words(const Words (&in)[4], Words (&out)[4]) {
+  const Words even_low = _mm256_unpacklo_epi32(in[0], in[2]), even_high = _mm256_unpackhi_epi32(in[0], in[2]);
+  const Words odd_low = _mm256_unpacklo_epi32(in[1], in[3]), odd_high = _mm256_unpackhi_epi32(in[1], in[3]);
+  out[0] = _mm256_unpacklo_epi32(even_low, odd_low);
+  out[1] = _mm256_unpackhi_epi32(even_low, odd_low);
+  out[2] = _mm256_unpacklo_epi32(even_high, odd_high);
+  out[3] = _mm256_unpackhi_epi32(even_high, odd_high);
+}
+inline Part low_halves(Words words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
+inline Part high_halves(Words words) {
+  return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
 
 // Two blocks of nvfp4 to fp32 by way of bf16: its low and its high byte come out of a table of sixteen each.
 struct Codes {
@@ -128,15 +150,19 @@ struct Fixed {
 #include "ops/dot16_kernels.h"
 #include "ops/fixed_kernels.h"
 #include "ops/lane_kernels.h"
+#include "ops/token_kernels.h"
 
 namespace assay::ops {
+
+constexpr int64_t kFewTokens = 7;  // for which bf16 weights are not worth their decoding
 
 void dot_avx2(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
   switch (tokens.form) {
     case DotForm::kFixed:
       return fixed_dot(rows, tokens, out, stride);
     case DotForm::kBf16:
-      return bf16_dot(rows, tokens, out, stride);
+      return rows.format == DotFormat::kBf16 && tokens.count < kFewTokens ? bf16_dot(rows, tokens, out, stride)
+                                                                          : tokens_dot(rows, tokens, out, stride);
     case DotForm::kLanes:
       return lanes_dot(rows, tokens, out, stride);
     default:

@@ -4,5 +4,6 @@
 namespace assay::ops {
 
 const Impl<ExpertsOp> kExpertsCpuAvx512 = experts_cpu_dot<kCpuAvx512>();
+const Impl<ExpertsOp> kExpertsCpuAvx512Phased = experts_cpu_dot<kCpuAvx512Phased>();
 
 }  // namespace assay::ops

@@ -142,14 +142,14 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.x + scratch.x_places.at(uses[u] / desc_.top_k);
     const DotPlaces& places = scratch.x_places.of(uses[0] / desc_.top_k);
     const DotTokens given{places.form, tokens, count, places.block_stride()};
-    float gates[kDotTokens * kDotRowBlock], ups[kDotTokens * kDotRowBlock];
-    for (int64_t row = begin; row < end; row += kDotRowBlock) {
-      const int64_t rows = std::min(kDotRowBlock, end - row);
-      kernel_.dot(dot_rows(gate, row, rows), given, gates, kDotRowBlock);
-      kernel_.dot(dot_rows(up, row, rows), given, ups, kDotRowBlock);
+    float gates[kDotSums], ups[kDotSums];
+    const int64_t most = dot_call_rows(count);
+    for (int64_t row = begin, rows; row < end; row += rows) {
+      rows = std::min(most, end - row);
+      kernel_.dot(dot_rows(gate, row, rows), given, gates, rows);
+      kernel_.dot(dot_rows(up, row, rows), given, ups, rows);
       for (int64_t u = 0; u < count; ++u) {
-        cpu::map_lanes(rows, scratch.hidden.row<T>(uses[u]) + row, multiply, gates + u * kDotRowBlock,
-                       ups + u * kDotRowBlock);
+        cpu::map_lanes(rows, scratch.hidden.row<T>(uses[u]) + row, multiply, gates + u * rows, ups + u * rows);
       }
     }
   }
@@ -169,7 +169,7 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
   void down(const ExpertsOp::Args& args, const Scratch& scratch, int64_t begin, int64_t end) const {
     const int64_t all = args.tokens.total;
     std::fill_n(scratch.sums + begin * all * kDotRowBlock, (end - begin) * all * kDotRowBlock, 0.0f);
-    alignas(64) float dots[kDotTokens * kDotRowBlock] = {};
+    float dots[kDotSums];
     prefetch_expert(scratch, 0, kDown, begin * kDotRowBlock);
     scratch.groups.for_each_tile(kDotTokens, [&](size_t expert, const int32_t* uses, int64_t count) {
       prefetch_expert(scratch, expert + 1, kDown, begin * kDotRowBlock);
@@ -189,14 +189,19 @@ class ExpertsCpuDot : public Plan<ExpertsOp::Args> {
     for (int64_t u = 0; u < count; ++u) tokens[u] = scratch.h + scratch.h_places.at(uses[u]);
     const DotPlaces& places = scratch.h_places.of(uses[0]);
     const DotTokens given{places.form, tokens, count, places.block_stride()};
-    for (int64_t block = begin; block < end; ++block) {
-      kernel_.dot(dot_rows(matrix, block * kDotRowBlock, block_rows(block)), given, dots, kDotRowBlock);
+    const int64_t most = dot_call_rows(count) / kDotRowBlock;
+    for (int64_t block = begin, blocks; block < end; block += blocks) {
+      blocks = std::min(most, end - block);
+      const int64_t row = block * kDotRowBlock, rows = std::min(blocks * kDotRowBlock, desc_.hidden - row);
+      kernel_.dot(dot_rows(matrix, row, rows), given, dots, rows);
       for (int64_t u = 0; u < count; ++u) {
         const int64_t t = uses[u] / desc_.top_k;
         const float weight = args.weights.row<float>(t)[uses[u] % desc_.top_k];
-        float* sums = scratch.sums + (block * all + t) * kDotRowBlock;
         const auto add = [=](cpu::F4 sum, cpu::F4 dot) { return sum + weight * (dot * scale); };
-        cpu::map_lanes(kDotRowBlock, sums, add, sums, dots + u * kDotRowBlock);
+        for (int64_t r = 0; r < rows; r += kDotRowBlock) {
+          float* sums = scratch.sums + ((row + r) / kDotRowBlock * all + t) * kDotRowBlock;
+          cpu::map_lanes(std::min(kDotRowBlock, rows - r), sums, add, sums, dots + u * rows + r);
+        }
       }
     }
   }

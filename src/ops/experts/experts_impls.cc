@@ -47,6 +47,7 @@ std::span<const Impl<ExpertsOp>> ExpertsOp::impls() {
     kExpertsCudaGrouped,
     kExpertsCudaReference,
 #endif
+    kExpertsCpuAvx512Phased,
     kExpertsCpuAvx512,
     kExpertsCpuAvx512Bf16,
     kExpertsCpuAvx2Phased,

@@ -10,6 +10,7 @@ extern const Impl<ExpertsOp> kExpertsCpuPortable;
 extern const Impl<ExpertsOp> kExpertsCpuAvx2;
 extern const Impl<ExpertsOp> kExpertsCpuAvx2Phased;
 extern const Impl<ExpertsOp> kExpertsCpuAvx512;
+extern const Impl<ExpertsOp> kExpertsCpuAvx512Phased;
 extern const Impl<ExpertsOp> kExpertsCpuAvx512Bf16;
 extern const Impl<ExpertsOp> kExpertsCudaReference;
 extern const Impl<ExpertsOp> kExpertsCudaGrouped;

@@ -4,5 +4,6 @@
 namespace assay::ops {
 
 const Impl<LinearOp> kLinearCpuAvx512 = linear_cpu_dot<kCpuAvx512>();
+const Impl<LinearOp> kLinearCpuAvx512Phased = linear_cpu_dot<kCpuAvx512Phased>();
 
 }  // namespace assay::ops

@@ -46,8 +46,8 @@ class LinearCpuDot : public Plan<LinearOp::Args> {
     const std::byte* tokens[kDotTokens];
     for (int64_t t = 0; t < count; ++t) tokens[t] = x + places.at(first + t);
     const DotTokens given{places.of(first).form, tokens, count, places.of(first).block_stride()};
-    const int64_t block = count == 1 ? kDotTokens * kDotRows : count > kDotRowBlock ? kDotRows : kDotRowBlock;
-    float dots[kDotTokens * kDotRows];
+    const int64_t block = dot_call_rows(count);
+    float dots[kDotSums];
     size_t shard = 0;
     int64_t shard_begin = 0;
     for (int64_t n = begin; n < end;) {

@@ -23,6 +23,7 @@ std::span<const Impl<LinearOp>> LinearOp::impls() {
     kLinearCudaGemm,
     kLinearCudaReference,
 #endif
+    kLinearCpuAvx512Phased,
     kLinearCpuAvx512,
     kLinearCpuAvx512Bf16,
     kLinearCpuAvx2Phased,

@@ -10,6 +10,7 @@ extern const Impl<LinearOp> kLinearCpuPortable;
 extern const Impl<LinearOp> kLinearCpuAvx2;
 extern const Impl<LinearOp> kLinearCpuAvx2Phased;
 extern const Impl<LinearOp> kLinearCpuAvx512;
+extern const Impl<LinearOp> kLinearCpuAvx512Phased;
 extern const Impl<LinearOp> kLinearCpuAvx512Bf16;
 extern const Impl<LinearOp> kLinearCudaReference;
 extern const Impl<LinearOp> kLinearCudaGemv;

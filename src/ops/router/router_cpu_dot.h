@@ -18,7 +18,7 @@ class RouterCpuDot : public Plan<RouterOp::Args> {
  public:
   RouterCpuDot(const CpuDot& kernel, const RouterDesc& desc, std::vector<numeric::EncodedMatrix> matrices)
       : kernel_(kernel),
-        form_(kernel.form(desc.format, desc.activation)),
+        form_(kernel.form(desc.format, desc.activation, 1)),
         desc_(desc),
         matrices_(std::move(matrices)) {}
 
@@ -115,7 +115,8 @@ Impl<RouterOp> router_cpu_dot() {
           },
           .workspace_bytes =
               [](const RouterDesc& desc, const Bucket& bucket, MakeContext&) {
-                return RouterCpuDot::workspace_bytes(kKernel.form(desc.format, desc.activation), desc, bucket.tokens);
+                return RouterCpuDot::workspace_bytes(kKernel.form(desc.format, desc.activation, 1), desc,
+                                                     bucket.tokens);
               },
           .make = [](const RouterDesc& desc, const Bucket&, const RouterOp::Weights& weights,
                      MakeContext& context) -> Result<PlanPtr<RouterOp>> {
