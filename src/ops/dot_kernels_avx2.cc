@@ -95,6 +95,7 @@ inline void fold_sums(const Sum& sum, float* out) {
 
 struct Fixed {
   static constexpr int kBlocks = 8;
+  static constexpr int kRows = 1;
   using Bytes = __m256i;
   using Floats = __m256;
 

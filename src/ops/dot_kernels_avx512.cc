@@ -71,6 +71,7 @@ inline void fold_sums(const Sum& sum, float* out) {
 
 struct Fixed {
   static constexpr int kBlocks = 16;
+  static constexpr int kRows = 2;
   using Bytes = __m512i;
   using Floats = __m512;
 

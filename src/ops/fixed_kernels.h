@@ -1,6 +1,7 @@
 // The dot kernel of form kFixed (dot_order.h, "fixed blocks"): included by one kernel file each, after
 // dot16_kernels.h and, in an anonymous namespace, a struct Fixed that says what an instruction set does with
 //   kBlocks: fp32 lanes of a register, and blocks of a step
+//   kRows: rows whose weights stay in registers for all tokens, 1 or 2
 //   Bytes, Floats: a register of integers, of fp32
 //   deinterleave(codes, even, odd): two registers' worth of memory; its even and its odd 32-bit words, each 128 bits of
 //     the result from the same 128 bits of both
@@ -142,12 +143,14 @@ inline void prefetch_codes(const std::byte* codes) {
   }
 }
 
-// body<R>(first row) for all rows, four at a time, then one.
-template <class Body>
-inline void by_fours(int64_t rows, const Body& body) {
+// body<R>(first row) for all rows, kRows at a time, then one.
+template <int kRows, class Body>
+inline void by_rows(int64_t rows, const Body& body) {
   int64_t row = 0;
-  for (; row + 4 <= rows; row += 4) body.template operator()<4>(row);
-  for (; row < rows; ++row) body.template operator()<1>(row);
+  for (; row + kRows <= rows; row += kRows) body.template operator()<kRows>(row);
+  if constexpr (kRows > 1) {
+    for (; row < rows; ++row) body.template operator()<1>(row);
+  }
 }
 
 // out[r] for r < R <= 4; sum(r, s): the lanes of row r, of step s of each kSteps.
@@ -170,21 +173,32 @@ inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const Do
     const int64_t at = first / kDotBlock * tokens.block_stride;
     // Two blocks on, or the next tile's first two.
     const int64_t ahead = kDotBlock + (first + 2 * kDotBlock < rows.k ? 0 : (count - 1) * row_bytes);
-    for (int64_t r = 0; r < count; ++r) {
-      prefetch_codes(rows.data + (row + r) * row_bytes + first / 2 + ahead);
+    by_rows<Fixed::kRows>(count, [&]<int R>(int64_t r) {
+      for (int i = 0; i < R; ++i) prefetch_codes(rows.data + (row + r + i) * row_bytes + first / 2 + ahead);
 #pragma GCC unroll 2
-      for (int s = 0; s < kSteps && first + s * kStepColumns < rows.k; ++s) {
-        const FixedWeights weights = step_weights(rows, row + r, first + s * kStepColumns);
-        for (int64_t t = 0; t < tokens.count; ++t) {
-          Fixed::Floats& sums = kept[r][t][s];
-          sums = add_fixed(weights, tokens.x[t] + at + s * kStepBytes, first == 0 ? Fixed::Floats{} : sums);
-        }
+      for (int s = 0; s < kSteps; ++s) {
+        const int64_t column = first + s * kStepColumns;
+        if (column >= rows.k) break;
+        // Two variables, not an array: gcc would keep that in memory.
+        const auto add_tokens = [&](const auto&... weights) {
+          for (int64_t t = 0; t < tokens.count; ++t) {
+            const std::byte* x = tokens.x[t] + at + s * kStepBytes;
+            int64_t at_row = r;
+            const auto add_row = [&](const FixedWeights& of_row) {
+              Fixed::Floats& sums = kept[at_row++][t][s];
+              sums = add_fixed(of_row, x, first == 0 ? Fixed::Floats{} : sums);
+            };
+            (add_row(weights), ...);
+          }
+        };
+        if constexpr (R == 1) add_tokens(step_weights(rows, row + r, column));
+        if constexpr (R == 2) add_tokens(step_weights(rows, row + r, column), step_weights(rows, row + r + 1, column));
       }
-    }
+    });
   }
   const int steps = rows.k > kStepColumns ? kSteps : 1;
   for (int64_t t = 0; t < tokens.count; ++t) {
-    by_fours(count, [&]<int R>(int64_t r) {
+    by_rows<4>(count, [&]<int R>(int64_t r) {
       fold_steps<R>([&](int i, int s) { return s < steps ? kept[r + i][t][s] : Fixed::Floats{}; },
                     out + t * stride + r);
     });
@@ -193,7 +207,7 @@ inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const Do
 
 void fixed_dot(const DotRows& rows, const DotTokens& tokens, float* out, int64_t stride) {
   if (tokens.count == 1) {
-    by_fours(rows.rows, [&]<int R>(int64_t row) {
+    by_rows<4>(rows.rows, [&]<int R>(int64_t row) {
       Fixed::Floats sums[R][kSteps] = {};
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) fixed_row(rows, row + r, tokens.x[0], tokens.block_stride, sums[r]);
