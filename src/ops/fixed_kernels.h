@@ -169,10 +169,13 @@ inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const Do
                        int64_t stride) {
   alignas(64) Fixed::Floats kept[kDotRowBlock][kFixedTokens][kSteps];
   const int64_t row_bytes = rows.k / 2;
+  const std::byte* next_scales = rows.scales + (row + count) * (rows.k / 16);
   for (int64_t first = 0; first < rows.k; first += kDotBlock) {
     const int64_t at = first / kDotBlock * tokens.block_stride;
     // Two blocks on, or the next tile's first two.
     const int64_t ahead = kDotBlock + (first + 2 * kDotBlock < rows.k ? 0 : (count - 1) * row_bytes);
+    for (int64_t i = 0; i < count * (kDotBlock / 16); i += 64)
+      __builtin_prefetch(next_scales + first / 16 * count + i, 0, 2);
     by_rows<Fixed::kRows>(count, [&]<int R>(int64_t r) {
       for (int i = 0; i < R; ++i) prefetch_codes(rows.data + (row + r + i) * row_bytes + first / 2 + ahead);
 #pragma GCC unroll 2
