@@ -18,7 +18,7 @@
 // registers of bytes, byte b for weights v at 3 v + b, then one of -12 times a block's sum and one of 2^7 g.
 //
 // One token: row after row, prefetched far ahead in the one stream that the matrix is. More: kFixedTokens tokens and
-// kDotRowBlock rows at a time, kDotBlock columns after the other, so that the tokens' columns and the sums stay in L1.
+// kDotRowBlock rows at a time, a step of columns after the other, so that the tokens' step and the sums stay in L1.
 #pragma once
 
 #include <cstring>
@@ -114,10 +114,9 @@ inline Fixed::Floats add_fixed(const FixedWeights& weights, const std::byte* x, 
   return Fixed::add(sums, Fixed::multiply(Fixed::to_floats(total), Fixed::multiply(weights.scales, grid)));
 }
 
-// The codes of kDotBlock columns, 128 bytes at any address.
-inline void prefetch_codes(const std::byte* codes) {
-  __builtin_prefetch(codes, 0, 2);
-  __builtin_prefetch(codes + 64, 0, 2);
+// Into L2.
+inline void prefetch(const std::byte* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
 // sums += a row with one token. Inlined, so that constants and sums of four rows stay in registers.
@@ -128,7 +127,7 @@ inline void prefetch_codes(const std::byte* codes) {
   const std::byte* scales = rows.scales + row * rows.k / 16;
   int64_t first = 0;
   for (; first + kDotBlock <= rows.k; first += kDotBlock, x += block_stride) {
-    prefetch_codes(codes + first / 2 + kAhead);
+    prefetch(codes + first / 2 + kAhead, kDotBlock / 2);
     if (first % 1024 == 0) __builtin_prefetch(scales + first / 16 + kAhead / 8, 0, 2);
 #pragma GCC unroll 2
     for (int s = 0; s < kSteps; ++s) {
@@ -167,42 +166,37 @@ constexpr int64_t kFixedTokens = 16;
 // `count` rows from `row` on with tokens.count <= kFixedTokens tokens: out[t * stride + r].
 inline void fixed_tile(const DotRows& rows, int64_t row, int64_t count, const DotTokens& tokens, float* out,
                        int64_t stride) {
-  alignas(64) Fixed::Floats kept[kDotRowBlock][kFixedTokens][kSteps];
+  alignas(64) Fixed::Floats kept[kSteps][kDotRowBlock][kFixedTokens];
   const int64_t row_bytes = rows.k / 2;
   const std::byte* next_scales = rows.scales + (row + count) * (rows.k / 16);
-  for (int64_t first = 0; first < rows.k; first += kDotBlock) {
-    const int64_t at = first / kDotBlock * tokens.block_stride;
+  for (int64_t first = 0; first < rows.k; first += kStepColumns) {
+    const int64_t at = first / kDotBlock * tokens.block_stride + first % kDotBlock / kStepColumns * kStepBytes;
     // Two blocks on, or the next tile's first two.
     const int64_t ahead = kDotBlock + (first + 2 * kDotBlock < rows.k ? 0 : (count - 1) * row_bytes);
-    for (int64_t i = 0; i < count * (kDotBlock / 16); i += 64)
-      __builtin_prefetch(next_scales + first / 16 * count + i, 0, 2);
+    prefetch(next_scales + first / 16 * count, count * Fixed::kBlocks);
     by_rows<Fixed::kRows>(count, [&]<int R>(int64_t r) {
-      for (int i = 0; i < R; ++i) prefetch_codes(rows.data + (row + r + i) * row_bytes + first / 2 + ahead);
-#pragma GCC unroll 2
-      for (int s = 0; s < kSteps; ++s) {
-        const int64_t column = first + s * kStepColumns;
-        if (column >= rows.k) break;
-        // Two variables, not an array: gcc would keep that in memory.
-        const auto add_tokens = [&](const auto&... weights) {
-          for (int64_t t = 0; t < tokens.count; ++t) {
-            const std::byte* x = tokens.x[t] + at + s * kStepBytes;
-            int64_t at_row = r;
-            const auto add_row = [&](const FixedWeights& of_row) {
-              Fixed::Floats& sums = kept[at_row++][t][s];
-              sums = add_fixed(of_row, x, first == 0 ? Fixed::Floats{} : sums);
-            };
-            (add_row(weights), ...);
-          }
-        };
-        if constexpr (R == 1) add_tokens(step_weights(rows, row + r, column));
-        if constexpr (R == 2) add_tokens(step_weights(rows, row + r, column), step_weights(rows, row + r + 1, column));
+      for (int64_t i = r; i < r + R; ++i) {
+        prefetch(rows.data + (row + i) * row_bytes + first / 2 + ahead, kStepColumns / 2);
       }
+      // Two variables, not an array: gcc would keep that in memory.
+      const auto add_tokens = [&](const auto&... weights) {
+        for (int64_t t = 0; t < tokens.count; ++t) {
+          int64_t at_row = r;
+          const auto add_row = [&](const FixedWeights& of_row) {
+            Fixed::Floats& sums = kept[first % kDotBlock / kStepColumns][at_row++][t];
+            sums = add_fixed(of_row, tokens.x[t] + at, first < kDotBlock ? Fixed::Floats{} : sums);
+          };
+          (add_row(weights), ...);
+        }
+      };
+      if constexpr (R == 1) add_tokens(step_weights(rows, row + r, first));
+      if constexpr (R == 2) add_tokens(step_weights(rows, row + r, first), step_weights(rows, row + r + 1, first));
     });
   }
   const int steps = rows.k > kStepColumns ? kSteps : 1;
   for (int64_t t = 0; t < tokens.count; ++t) {
     by_rows<4>(count, [&]<int R>(int64_t r) {
-      fold_steps<R>([&](int i, int s) { return s < steps ? kept[r + i][t][s] : Fixed::Floats{}; },
+      fold_steps<R>([&](int i, int s) { return s < steps ? kept[s][r + i][t] : Fixed::Floats{}; },
                     out + t * stride + r);
     });
   }
