@@ -232,7 +232,7 @@ TEST(Linear, BitsOfATokenDependOnItsPhaseAlone) {
       const Tensor both = run(cpu, row, desc, id, x, nullptr, count);
       ASSERT_EQ(testing::first_other_row(both, decode, count, prefill), kTokens) << row << ", decode " << count;
     }
-    EXPECT_EQ(decode == prefill, row != std::string_view("cpu_avx2_phased")) << row;
+    EXPECT_EQ(decode == prefill, !std::string_view(row).ends_with("_phased")) << row;
     if (row == std::string_view("cpu_avx2_phased")) {
       EXPECT_EQ(decode, run(cpu, "cpu_avx2", desc, id, x));
     }
