@@ -270,6 +270,10 @@ struct CaseContext {
 // above `most` is left out; the edge is tried all the same with kFull.
 std::vector<int32_t> token_counts(const CaseContext& context, int32_t bucket_tokens, int32_t most);
 
+// Tokens of one weight: no row's way for many begins later, so that a case of so many shows it, also where matrices are
+// too large for more.
+inline constexpr int32_t kManyTokens = 65;
+
 // The multiply-adds that a row may take for one case, given what is little for a CPU: a GPU is given all sizes that its
 // rows tell apart.
 int64_t run_work(const CaseContext& context, int64_t on_cpu);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_device.h"
+#include "ops/all_cases.h"
+#include "ops/cpu_dot.h"
 
 namespace assay::ops {
 namespace {
@@ -43,6 +45,30 @@ TEST(Cases, EveryPhaseAndAMixtureOccur) {
   }
   EXPECT_TRUE(all && none && some);
   for (size_t i = 0; i < 9; ++i) EXPECT_LE(decode_tokens(257, i, bucket), 128);
+}
+
+// A row's way for many tokens is one that a large matrix gets too, in a prompt.
+template <class Op>
+int64_t most_prompt_tokens(const typename Op::Desc& desc) {
+  const auto device = cpu::make_cpu_device(1);
+  CaseWeights weights(*device);
+  CaseRandom random(1);
+  const typename Op::Weights ids = synthetic(desc, weights, random);
+  int64_t most = 0;
+  for (const auto& made : make_cases(desc, ids, {*device, weights, {512, 16, 512}, Effort::kNormal, 1})) {
+    if (made.args.tokens.decode == 0) most = std::max<int64_t>(most, made.args.tokens.total);
+  }
+  return most;
+}
+
+TEST(Cases, ManyTokensAreShownWhateverTheSizes) {
+  EXPECT_GE(most_prompt_tokens<LinearOp>({4096, 2048, numeric::WeightFormat::kBf16, Lane::kBf16}), kManyTokens);
+  const ExpertsDesc experts{256, 128, 16, 4};
+  EXPECT_GE(most_prompt_tokens<ExpertsOp>(experts) * experts.top_k / experts.experts, kManyTokens);
+  for (const CpuDot* dot : {&kCpuAvx2, &kCpuAvx2Phased, &kCpuAvx512, &kCpuAvx512Phased, &kCpuAvx512Bf16}) {
+    EXPECT_LE(dot->bf16_tokens, kManyTokens) << dot->row;
+  }
+  for (const CpuDot* dot : {&kCpuAvx2, &kCpuAvx2Phased}) EXPECT_LE(dot->lane_tokens, kManyTokens) << dot->row;
 }
 
 TEST(Cases, AByteWrittenOutsideIsFoundWhereverItIs) {

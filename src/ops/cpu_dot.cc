@@ -74,6 +74,7 @@ constexpr const char* kNoAvx512 = "the CPU has no AVX-512 with BW, VL, DQ, VBMI 
 
 }  // namespace
 
+// bf16_tokens and lane_tokens: at most kManyTokens (cases.h), or never.
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 constinit const CpuDot kCpuAvx2{"cpu_avx2", dot_avx2, fixed_avx2, false, 1, 64, false, has_avx2, kNoAvx2};

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kCheckWork = 1'500'000;
 constexpr int64_t kRunWork = 15'000'000;
-constexpr int64_t kCrowdWork = 1'000'000'000;  // of the one case in which an expert has many tokens
+constexpr int64_t kCrowdWork = 4'000'000'000;  // of a case in which experts have more tokens
 
 struct Arrays {
   int x, ids, weights, y, shared, shared_scale;
@@ -303,10 +303,15 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
   constexpr int32_t kCrowd = 17;
   const bool crowd = counts.back() < kCrowd && kCrowd <= context.bucket.tokens && kCrowd * token_work <= kCrowdWork;
   if (crowd && context.effort != Effort::kLight) counts.insert(counts.end(), 2, kCrowd);  // of decode, and of a prompt
+  const int64_t many = (int64_t{kManyTokens} * desc.experts + desc.top_k - 1) / desc.top_k;  // for each expert
+  if (counts.back() < many && many <= context.bucket.tokens && many * token_work <= kCrowdWork &&
+      context.effort != Effort::kLight) {
+    counts.push_back(static_cast<int32_t>(many));
+  }
   for (int32_t tokens : counts) {
     if (weights_only) break;
     auto random = std::make_shared<CaseRandom>(context.seed + static_cast<uint64_t>(tokens));
-    const int pattern = crowd && tokens == kCrowd ? 2 : static_cast<int>(cases.size() % 3);
+    const int pattern = crowd && tokens == kCrowd ? 2 : tokens == many ? 0 : static_cast<int>(cases.size() % 3);
     const int extras = static_cast<int>(cases.size() % 4);
     const bool residual = extras == 1 || extras == 3, shared = extras >= 2;
     constexpr std::string_view kPatterns[] = {"in turn", "on one", "17 on one"};
@@ -359,7 +364,7 @@ std::vector<Case<ExpertsOp>> make_cases(const ExpertsDesc& desc, const ExpertsOp
   for (size_t i = 0; i < cases.size(); ++i) {
     TokenCounts& tokens = cases[i].args.tokens;
     const bool crowded = crowd && tokens.total == kCrowd;
-    tokens.decode = decode_tokens(tokens.total, crowded ? crowds++ : i, context.bucket);
+    tokens.decode = tokens.total == many ? 0 : decode_tokens(tokens.total, crowded ? crowds++ : i, context.bucket);
   }
   return cases;
 }

@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kTile = 64;
 constexpr int64_t kCheckWork = 3'000'000;      // multiply-adds in fp64 for one case
 constexpr int64_t kRunWork = 15'000'000;       // of a row, for one case
-constexpr int64_t kCrowdWork = 1'000'000'000;  // of a case in which a large matrix has more tokens
+constexpr int64_t kCrowdWork = 4'000'000'000;  // of a case in which a large matrix has more tokens
 constexpr int64_t kProjected = 64'000'000;     // largest matrix whose every weight enters a projection
 
 enum class Residual { kNone, kApart, kInPlace };
@@ -344,16 +344,16 @@ std::vector<Case<LinearOp>> make_cases(const LinearDesc& desc, const LinearOp::W
   const auto most =
       static_cast<int32_t>(std::clamp<int64_t>(run_work(context, kRunWork) / (desc.n * desc.k), 3, 100'000));
   std::vector<int32_t> counts = token_counts(context, context.bucket.tokens, most);
-  // Rows take other ways for the tokens of a small batch, and above a few: those are seen whatever the sizes.
-  for (const int32_t crowd : {4, 8, 17}) {
+  // Rows take other ways for the tokens of a small batch, above a few, and for many: those are seen whatever the sizes.
+  for (const int32_t crowd : {4, 8, 17, kManyTokens}) {
     const bool small = context.effort == Effort::kNormal && crowd * desc.n * desc.k <= kCrowdWork;
     if (small && counts.back() < crowd && crowd <= context.bucket.tokens) counts.push_back(crowd);
   }
   for (int32_t tokens : counts) {
     const auto kind = static_cast<Residual>(cases.size() % 3);
-    add_sampled({desc, &source, tokens, decode_tokens(tokens, cases.size(), context.bucket),
-                 context.effort == Effort::kWeights ? Residual::kNone : kind},
-                context, cases);
+    const int32_t decode = tokens == kManyTokens ? 0 : decode_tokens(tokens, cases.size(), context.bucket);
+    add_sampled({desc, &source, tokens, decode, context.effort == Effort::kWeights ? Residual::kNone : kind}, context,
+                cases);
   }
   if (context.effort != Effort::kLight && context.effort != Effort::kWeights &&
       kNotFiniteTokens <= context.bucket.tokens) {
